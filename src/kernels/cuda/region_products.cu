@@ -1,53 +1,55 @@
 // Both layers of the region heads as one launch, on path 9.0a alone. Two launches with a wait between them leave memory idle for several
 // microseconds each; the weights of both heads of Moondream 2, 117 MB, take 26.
 //
-//   block  = 8 computing warps + 1 copying thread, one block on each multiprocessor.
-//   item   = a few 16-row tiles of a matrix and some of its columns. First come the items of the first layers, all columns
-//            of a share of the tiles; then those of the second ones, a quarter of the columns of two tiles each.
-//   stage  = 128 columns of an item's tiles and of x, as in row_linear.cu.
+//   block  = 8 computing warps + 1 thread that copies weights + 1 warp that copies x, one block on each multiprocessor.
+//   tiles  = a layer's tiles of 16 rows of W, those of both heads one behind the other; in the second layer each of them four times, with
+//            a quarter of the columns. A block has a share of them.
+//   item   = up to 4 tiles that lie side by side.
+//   stage  = 128 columns of an item's tiles, or of x.
+//
+// A row needs one head's values or none. A block lists each head's rows and multiplies those alone: x is as much work as the weights
+// once there are 64 rows. x of scattered rows is no box of a matrix, so a warp copies it, 16 bytes a lane, and the weights' stages are not
+// those of x.
 //
 // The first layers' outputs are the second ones' x, so blocks wait for each other between the two (grid_counters.cuh). All are
-// resident: there are no more of them than multiprocessors, and the next launch starts when all of these have. The copying
-// thread asks for the second layer's weights before it waits, so memory stays busy.
+// resident: there are no more of them than multiprocessors, and the next launch starts when all of these have. Weights wait for
+// nobody, so memory stays busy.
 //
 // Sums are in the order of row_linear: over a warp's stages, over warps, over quarters of the columns where row_linear has ranks.
-// pick_region_values adds up the quarters.
+// pick_region_values adds up the quarters. Neither depends on which rows are listed.
+#include <algorithm>
+
 #include "kernels/cuda/device/barriers.cuh"
 #include "kernels/cuda/device/bf16.cuh"
-#include "kernels/cuda/device/boxes.cuh"
 #include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/row_product.cuh"
+#include "kernels/cuda/device/x_fragments.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prepared_linear.h"
 #include "kernels/cuda/region_products.h"
-#include "kernels/cuda/tensor_map.h"
 
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kThreads = kProductThreads + kWarp;
+constexpr int kThreads = kProductThreads + 2 * kWarp;
 constexpr int kTileBytes = kPreparedTileBytes<PreparedFormat::kNative>;
-constexpr int kBoxesPerStage = kProductColumns / kBoxColumns;
-constexpr int kBoxRowBytes = kBoxColumns * 2;
-// Tiles of a second layer's item: fewer than of a first one's, so that there are enough items for all blocks.
-constexpr int kSecondTiles = 2;
+constexpr int kNumLayers = 2;
 static_assert(kTileRows == kPreparedTileRows && kProductColumns == kPreparedTileColumns);
 
-// One of the heads' matrices.
+// One of the heads' matrices, and what it is multiplied with.
 struct Matrix {
   const char* prepared;
   const Bf16* bias;
-  int out, num_tiles, num_stages;
+  const Bf16* x;  // [num_rows, in]
+  int in, out, num_tiles, num_stages;
 };
 
 struct Launch {
-  BoxSource x_boxes;
-  BoxSource inner_boxes[kNumRegionHeads];
-  Matrix first[kNumRegionHeads], second[kNumRegionHeads];
+  Matrix matrices[kNumLayers][kNumRegionHeads];
   Bf16* inner[kNumRegionHeads];
   float* partial[kNumRegionHeads];
   std::int32_t token_ids[kNumRegionHeads];
@@ -58,262 +60,302 @@ struct Launch {
   unsigned* arrived;
 };
 
+// The rows of x that need a head's values, in order.
+struct HeadRows {
+  int count;
+  int rows[kMaxRegionProductRows];
+};
+
+// Stages in shared memory that some threads fill and others use, in turn.
+template <int kStageBytes, int kNumStages>
+struct Ring {
+  static constexpr int kBytes = kNumStages * kStageBytes;
+  static constexpr int kBarrierBytes = 2 * kNumStages * 8;
+  std::uint32_t stages, barriers;
+
+  __device__ std::uint32_t stage(int step) const {
+    return stages + step % kNumStages * kStageBytes;
+  }
+  __device__ std::uint32_t full(int step) const { return barriers + step % kNumStages * 8; }
+  __device__ std::uint32_t empty(int step) const { return full(step) + kNumStages * 8; }
+  __device__ void init() const {
+    for (int i = 0; i < kNumStages; ++i) {
+      init_barrier(full(i), 1);
+      init_barrier(empty(i), kProductWarps);
+    }
+  }
+  __device__ void wait_until_full(int step) const {
+    wait_barrier(full(step), step / kNumStages & 1);
+  }
+  __device__ void wait_until_empty(int step) const {
+    if (step >= kNumStages) wait_barrier(empty(step), (step / kNumStages - 1) & 1);
+  }
+};
+
 // Shared memory of a block, in bytes from its 1024-byte aligned start.
 template <int kRows>
 struct Layout {
   static constexpr int kXBoxBytes = kRows * kBoxRowBytes;
+  static constexpr int kXBytes = kBoxesPerStage * kXBoxBytes;
   static constexpr int kWeightBytes = kGroupTiles * kTileBytes;
-  static constexpr int kStageBytes = kWeightBytes + kBoxesPerStage * kXBoxBytes;
+  // x comes out of the second-level cache, so a few stages of it are enough.
+  using XRing = Ring<kXBytes, (kRows > 32 ? 4 : 8)>;
   // More than half a multiprocessor's, so that each of them gets one block.
-  static constexpr int kNumStages = ((200 << 10) - kReduceBytes - 256) / kStageBytes;
+  static constexpr int kBudget = 216 << 10;
+  static constexpr int kOthers =
+      XRing::kBytes + kReduceBytes + 512 + static_cast<int>(sizeof(HeadRows)) * kNumRegionHeads;
+  using WeightRing = Ring<kWeightBytes, (kBudget - kOthers) / kWeightBytes>;
   // With up to 8 rows the next step is faster where these weights leave the second-level cache first, with 32 it is slower.
   static constexpr Reading kReading = kRows == 8 ? Reading::kOnce : Reading::kOften;
-  static constexpr int kReduce = kNumStages * kStageBytes;
-  static constexpr int kBarriers = kReduce + kReduceBytes;
-  static constexpr int kBytes = kBarriers + 2 * kNumStages * 8 + 1024;
-  static_assert(kNumStages >= 3);
+  static constexpr int kX = WeightRing::kBytes;
+  static constexpr int kReduce = kX + XRing::kBytes;
+  static constexpr int kWeightBarriers = kReduce + kReduceBytes;
+  static constexpr int kXBarriers = kWeightBarriers + WeightRing::kBarrierBytes;
+  static constexpr int kHeadRows = kXBarriers + XRing::kBarrierBytes;
+  static constexpr int kBytes =
+      kHeadRows + static_cast<int>(sizeof(HeadRows)) * kNumRegionHeads + 1024;
+};
+
+template <int kRows>
+struct Shared {
+  using L = Layout<kRows>;
+  typename L::WeightRing weights;
+  typename L::XRing x;
+  float* reduce_buffer;
+  HeadRows* head_rows;
+
+  __device__ explicit Shared(char* base)
+      : weights{shared_address(base), shared_address(base) + L::kWeightBarriers},
+        x{shared_address(base) + L::kX, shared_address(base) + L::kXBarriers},
+        reduce_buffer(reinterpret_cast<float*>(base + L::kReduce)),
+        head_rows(reinterpret_cast<HeadRows*>(base + L::kHeadRows)) {}
 };
 
 struct Item {
   int head, first_tile, num_tiles, first_stage, num_stages, rank;
 };
 
-// Heads, as bits, of which a row of this step needs values. All threads.
-__device__ unsigned needed_heads(const Launch& launch) {
-  unsigned own = 0;
-  for (int i = threadIdx.x; i < launch.num_rows; i += kThreads) {
-    const int row = launch.rows[i];
-    const std::int32_t token = launch.tokens[i];
-    if (row < 0) continue;
-    for (int head = 0; head < kNumRegionHeads; ++head) {
-      if (token != launch.token_ids[head]) continue;
-      const RowState& state = launch.row_states[row];
-      if (state.done == 0 && (state.flags & kRowDecodesRegions) != 0) own |= 1u << head;
+// A warp for each head.
+__device__ void list_rows(const Launch& launch, HeadRows* head_rows) {
+  const int head = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  if (head >= kNumRegionHeads) return;
+  int count = 0;
+  for (int begin = 0; begin < launch.num_rows; begin += kWarp) {
+    const int i = begin + lane;
+    bool listed = false;
+    if (i < launch.num_rows) {
+      const int row = launch.rows[i];
+      if (launch.tokens[i] == launch.token_ids[head] && row >= 0) {
+        const RowState& state = launch.row_states[row];
+        listed = state.done == 0 && (state.flags & kRowDecodesRegions) != 0;
+      }
     }
+    const unsigned all = __ballot_sync(kFullWarp, listed);
+    if (listed) head_rows[head].rows[count + __popc(all & ((1u << lane) - 1))] = i;
+    count += __popc(all);
   }
-  unsigned needed = 0;
-  for (int head = 0; head < kNumRegionHeads; ++head) {
-    if (__syncthreads_or((own >> head & 1u) != 0) != 0) needed |= 1u << head;
-  }
-  return needed;
+  if (lane == 0) head_rows[head].count = count;
 }
 
-// Calls use(item) for this block's items of the first layers.
+// Calls use(item) for this block's items of a layer.
 template <typename Use>
-__device__ __forceinline__ void for_each_first(const Launch& launch, unsigned needed,
-                                               const Use& use) {
+__device__ __forceinline__ void for_each_item(const Launch& launch, int layer,
+                                              const HeadRows* head_rows, const Use& use) {
+  const int num_ranks = layer == 0 ? 1 : kRegionRanks;
+  int total = 0;
+  for (int head = 0; head < kNumRegionHeads; ++head) {
+    if (head_rows[head].count > 0) total += num_ranks * launch.matrices[layer][head].num_tiles;
+  }
+  const auto begin = static_cast<int>(blockIdx.x * std::int64_t{total} / gridDim.x);
+  const auto end = static_cast<int>((blockIdx.x + 1) * std::int64_t{total} / gridDim.x);
+  int before = 0;
 #pragma unroll 1
   for (int head = 0; head < kNumRegionHeads; ++head) {
-    if ((needed >> head & 1u) == 0) continue;
-    const Matrix& m = launch.first[head];
-    const auto begin = static_cast<int>(blockIdx.x * std::int64_t{m.num_tiles} / gridDim.x);
-    const auto end = static_cast<int>((blockIdx.x + 1) * std::int64_t{m.num_tiles} / gridDim.x);
+    if (head_rows[head].count == 0) continue;
+    const Matrix& m = launch.matrices[layer][head];
 #pragma unroll 1
-    for (int tile = begin; tile < end; tile += kGroupTiles) {
-      use(Item{head, tile, min(kGroupTiles, end - tile), 0, m.num_stages, 0});
+    for (int rank = 0; rank < num_ranks; ++rank, before += m.num_tiles) {
+      const int first_stage = rank * m.num_stages / num_ranks;
+      const int num_stages = (rank + 1) * m.num_stages / num_ranks - first_stage;
+      const int end_tile = min(end - before, m.num_tiles);
+#pragma unroll 1
+      for (int tile = max(begin - before, 0); tile < end_tile; tile += kGroupTiles) {
+        use(Item{head, tile, min(kGroupTiles, end_tile - tile), first_stage, num_stages, rank});
+      }
     }
   }
 }
 
-// And of the second layers: a group of tiles is four items, one for each quarter of the columns. Blocks take turns.
-template <typename Use>
-__device__ __forceinline__ void for_each_second(const Launch& launch, unsigned needed,
-                                                const Use& use) {
-  int dealt = 0;
-#pragma unroll 1
-  for (int head = 0; head < kNumRegionHeads; ++head) {
-    if ((needed >> head & 1u) == 0) continue;
-    const Matrix& m = launch.second[head];
-    const int num_items = (m.num_tiles + kSecondTiles - 1) / kSecondTiles * kRegionRanks;
-    const auto num_blocks = static_cast<int>(gridDim.x);
-    const int before = dealt % num_blocks;
-    const auto block = static_cast<int>(blockIdx.x);
-#pragma unroll 1
-    for (int i = block >= before ? block - before : block - before + num_blocks; i < num_items;
-         i += num_blocks) {
-      const int tile = i / kRegionRanks * kSecondTiles, rank = i % kRegionRanks;
-      const int first_stage = rank * m.num_stages / kRegionRanks;
-      const int end_stage = (rank + 1) * m.num_stages / kRegionRanks;
-      use(Item{head, tile, min(kSecondTiles, m.num_tiles - tile), first_stage,
-               end_stage - first_stage, rank});
-    }
-    dealt += num_items;
-  }
-}
-
-// The copying thread.
+// One thread.
 template <int kRows>
-class Copies {
- public:
-  using L = Layout<kRows>;
-  __device__ Copies(const Launch& launch, std::uint32_t shared)
-      : launch_(launch), shared_(shared), full_(shared + L::kBarriers) {}
+__device__ void copy_weights(const Launch& launch, const Shared<kRows>& shared) {
+  int step = 0;
+#pragma unroll 1
+  for (int layer = 0; layer < kNumLayers; ++layer) {
+    for_each_item(launch, layer, shared.head_rows, [&](const Item& item) {
+      const Matrix& m = launch.matrices[layer][item.head];
+      const int bytes = item.num_tiles * kTileBytes;
+#pragma unroll 1
+      for (int i = 0; i < item.num_stages; ++i, ++step) {
+        shared.weights.wait_until_empty(step);
+        const std::uint32_t full = shared.weights.full(step);
+        expect_copies(full, bytes);
+        copy_bytes_async<Layout<kRows>::kReading>(
+            shared.weights.stage(step),
+            m.prepared + prepared_tile_offset<PreparedFormat::kNative>(m.num_tiles, item.first_tile,
+                                                                       item.first_stage + i),
+            bytes, full);
+      }
+    });
+  }
+}
 
-  __device__ void run(unsigned needed) {
-    int step = 0;
-    for_each_first(launch_, needed, [&](const Item& item) {
-      for (int i = 0; i < item.num_stages; ++i, ++step) {
-        copy_weights(launch_.first[item.head], item, i, step);
-        copy_x(&launch_.x_boxes, item, i, step);
+// One warp, two rows at a time. Stages have the form of boxes (tensor_map.h). What a row that is not listed would have is left as it was.
+template <int kRows>
+__device__ void copy_x(const Launch& launch, const Shared<kRows>& shared) {
+  constexpr int kRowsAtOnce = 2, kChunks = kWarp / kRowsAtOnce;
+  static_assert(kChunks * kVector == kProductColumns);
+  const int lane = threadIdx.x % kWarp, chunk = lane % kChunks;
+  const std::uint32_t box = chunk / 8 * Layout<kRows>::kXBoxBytes;
+  int step = 0;
+#pragma unroll 1
+  for (int layer = 0; layer < kNumLayers; ++layer) {
+    if (layer > 0) {
+      if (lane == 0) wait_for_count(*launch.arrived, gridDim.x);
+      __syncwarp();
+    }
+    for_each_item(launch, layer, shared.head_rows, [&](const Item& item) {
+      const Matrix& m = launch.matrices[layer][item.head];
+      const HeadRows& listed = shared.head_rows[item.head];
+      int offsets[kRows / kRowsAtOnce];
+#pragma unroll
+      for (int j = 0; j < kRows / kRowsAtOnce; ++j) {
+        // Of an odd number the last one twice.
+        offsets[j] = listed.rows[min(j * kRowsAtOnce + lane / kChunks, listed.count - 1)] * m.in;
       }
-    });
-    const int first = step;
-    for_each_second(launch_, needed, [&](const Item& item) {
-      for (int i = 0; i < item.num_stages && step < first + L::kNumStages; ++i, ++step) {
-        copy_weights(launch_.second[item.head], item, i, step);
-      }
-    });
-    wait_for_count(*launch_.arrived, gridDim.x);
-    publish_to_copy_engine();
-    step = first;
-    for_each_second(launch_, needed, [&](const Item& item) {
+#pragma unroll 1
       for (int i = 0; i < item.num_stages; ++i, ++step) {
-        if (step >= first + L::kNumStages) {
-          copy_weights(launch_.second[item.head], item, i, step);
+        const int column = (item.first_stage + i) * kProductColumns + chunk * kVector;
+        const bool exists = column < m.in;
+        const Bf16* from = m.x + (exists ? column : 0);
+        shared.x.wait_until_empty(step);
+        const std::uint32_t stage = shared.x.stage(step) + box;
+#pragma unroll
+        for (int j = 0; j < kRows / kRowsAtOnce; ++j) {
+          if (j * kRowsAtOnce >= listed.count) break;
+          const int row = j * kRowsAtOnce + lane / kChunks;
+          copy_async_16(stage + row * kBoxRowBytes + ((chunk % 8 ^ row % 8) << 4),
+                        from + offsets[j], exists);
         }
-        copy_x(&launch_.inner_boxes[item.head], item, i, step);
+        tie_async_copies(shared.x.full(step));
+        __syncwarp();
+        if (lane == 0) arrive(shared.x.full(step));
       }
     });
-  }
-
- private:
-  // Waits for the stage, too.
-  __device__ void copy_weights(const Matrix& m, const Item& item, int i, int step) const {
-    const int slot = step % L::kNumStages;
-    if (step >= L::kNumStages) {
-      wait_barrier(full_ + (L::kNumStages + slot) * 8, (step / L::kNumStages - 1) & 1);
-    }
-    expect_copies(full_ + slot * 8, item.num_tiles * kTileBytes + kBoxesPerStage * L::kXBoxBytes);
-    copy_bytes_async<L::kReading>(
-        shared_ + slot * L::kStageBytes,
-        m.prepared + prepared_tile_offset<PreparedFormat::kNative>(m.num_tiles, item.first_tile,
-                                                                   item.first_stage + i),
-        item.num_tiles * kTileBytes, full_ + slot * 8);
-  }
-
-  __device__ void copy_x(const BoxSource* boxes, const Item& item, int i, int step) const {
-    const int slot = step % L::kNumStages;
-    const std::uint32_t to = shared_ + slot * L::kStageBytes + L::kWeightBytes;
-    for (int box = 0; box < kBoxesPerStage; ++box) {
-      copy_box_async(to + box * L::kXBoxBytes, boxes,
-                     (item.first_stage + i) * kProductColumns + box * kBoxColumns, 0, kRows,
-                     full_ + slot * 8);
-    }
-    complete_copies(full_ + slot * 8);
-  }
-
-  const Launch& launch_;
-  const std::uint32_t shared_, full_;
-};
-
-// One warp's 16 columns of one stage.
-template <int kRows>
-__device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::uint32_t stage,
-                                               int num_tiles) {
-  using L = Layout<kRows>;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const std::uint32_t x_box = stage + L::kWeightBytes + warp / 4 * L::kXBoxBytes;
-  const int chunk = warp % 4 * 2 + lane / 8 % 2;
-  std::uint32_t b[kRows / 8][2];
-  if constexpr (kRows == 8) {
-    const int row = lane % 8;
-    ldmatrix_x2(b[0], x_box + row * kBoxRowBytes + ((chunk ^ row) << 4));
-  } else {
-#pragma unroll
-    for (int pair = 0; pair < kRows / 16; ++pair) {
-      const int row = pair * 16 + lane / 16 * 8 + lane % 8;
-      std::uint32_t r[4];
-      ldmatrix_x4(r, x_box + row * kBoxRowBytes + ((chunk ^ (row & 7)) << 4));
-      b[2 * pair][0] = r[0];
-      b[2 * pair][1] = r[1];
-      b[2 * pair + 1][0] = r[2];
-      b[2 * pair + 1][1] = r[3];
-    }
-  }
-#pragma unroll
-  for (int tile = 0; tile < kGroupTiles; ++tile) {
-    if (tile >= num_tiles) break;
-    std::uint32_t a[4];
-    load_shared_16(a, stage + tile * kTileBytes + warp * (kTileBytes / kProductWarps) + lane * 16);
-#pragma unroll
-    for (int n = 0; n < kRows / 8; ++n) mma_k16(sums[tile][n], a, b[n][0], b[n][1]);
   }
 }
 
 // The computing warps: an item's sums, each given to store(row of x, row of W, sum).
 template <int kRows, typename Store>
-__device__ __forceinline__ void multiply(const Item& item, std::uint32_t shared, float* buffer,
-                                         int& step, const Store& store) {
+__device__ __forceinline__ void multiply(const Item& item, const Shared<kRows>& shared, int& step,
+                                         const Store& store) {
   using L = Layout<kRows>;
-  const std::uint32_t full = shared + L::kBarriers, empty = full + L::kNumStages * 8;
-  Accumulators<kRows> sums = {};
+  // Rows that are multiplied or left out together.
+  constexpr int kPartRows = kRows < kReduceRows ? kRows : kReduceRows;
+  constexpr int kParts = kRows / kPartRows;
+  const HeadRows& listed = shared.head_rows[item.head];
+  const int count = listed.count;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  Accumulators<kPartRows> sums[kParts] = {};
 #pragma unroll 1
   for (int i = 0; i < item.num_stages; ++i, ++step) {
-    const int slot = step % L::kNumStages;
-    wait_barrier(full + slot * 8, (step / L::kNumStages) & 1);
-    multiply_stage<kRows>(sums, shared + slot * L::kStageBytes, item.num_tiles);
+    shared.weights.wait_until_full(step);
+    std::uint32_t a[kGroupTiles][4];
+#pragma unroll
+    for (int tile = 0; tile < kGroupTiles; ++tile) {
+      if (tile >= item.num_tiles) break;
+      load_shared_16(a[tile], shared.weights.stage(step) + tile * kTileBytes +
+                                  warp * (kTileBytes / kProductWarps) + lane * 16);
+    }
+    shared.x.wait_until_full(step);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      if (part * kPartRows >= count) break;
+      std::uint32_t b[kPartRows / 8][2];
+      load_x_fragments<kPartRows>(b, shared.x.stage(step) + part * kPartRows * kBoxRowBytes,
+                                  L::kXBoxBytes);
+#pragma unroll
+      for (int tile = 0; tile < kGroupTiles; ++tile) {
+        if (tile >= item.num_tiles) break;
+#pragma unroll
+        for (int n = 0; n < kPartRows / 8; ++n) {
+          mma_k16(sums[part][tile][n], a[tile], b[n][0], b[n][1]);
+        }
+      }
+    }
     __syncwarp();
-    if (threadIdx.x % kWarp == 0) arrive(empty + slot * 8);
+    if (lane == 0) {
+      arrive(shared.weights.empty(step));
+      arrive(shared.x.empty(step));
+    }
   }
-  reduce_warps<kRows>(sums, item.num_tiles, threadIdx.x / kWarp, buffer,
-                      [&](int tile, int row, int tile_row, float sum) {
-                        store(row, (item.first_tile + tile) * kTileRows + tile_row, sum);
-                      });
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    if (part * kPartRows >= count) break;
+    reduce_warps<kPartRows>(sums[part], item.num_tiles, warp, shared.reduce_buffer,
+                            [&](int tile, int row, int tile_row, float sum) {
+                              const int at = part * kPartRows + row;
+                              if (at >= count) return;
+                              store(listed.rows[at],
+                                    (item.first_tile + tile) * kTileRows + tile_row, sum);
+                            });
+  }
 }
 
 template <int kRows>
 __global__ void __launch_bounds__(kThreads, 1)
     region_products_kernel(const __grid_constant__ Launch launch) {
-  using L = Layout<kRows>;
   extern __shared__ char raw_shared[];
-  char* base = raw_shared + (1024 - shared_address(raw_shared) % 1024) % 1024;
-  const std::uint32_t shared = shared_address(base);
+  const Shared<kRows> shared(raw_shared + (1024 - shared_address(raw_shared) % 1024) % 1024);
   if (threadIdx.x == kProductThreads) {
-    prefetch_box_source(&launch.x_boxes);
-    for (const BoxSource& boxes : launch.inner_boxes) prefetch_box_source(&boxes);
-    for (int slot = 0; slot < L::kNumStages; ++slot) {
-      init_barrier(shared + L::kBarriers + slot * 8, 1);
-      init_barrier(shared + L::kBarriers + (L::kNumStages + slot) * 8, kProductWarps);
-    }
+    shared.weights.init();
+    shared.x.init();
     fence_barrier_init();
   }
   wait_for_predecessor();
   // Behind it, so that the tokens are there when the next kernel starts.
   let_successor_start();
-  const unsigned needed = needed_heads(launch);  // the same in all blocks
-  if (needed == 0) return;
+  list_rows(launch, shared.head_rows);
   __syncthreads();
+  bool any = false;
+  for (int head = 0; head < kNumRegionHeads; ++head) any |= shared.head_rows[head].count > 0;
+  if (!any) return;  // all blocks or none
 
-  if (threadIdx.x == kProductThreads) Copies<kRows>(launch, shared).run(needed);
+  if (threadIdx.x == kProductThreads) copy_weights(launch, shared);
+  if (threadIdx.x >= kProductThreads + kWarp) copy_x(launch, shared);
   if (threadIdx.x >= kProductThreads) return;
-  auto* buffer = reinterpret_cast<float*>(base + L::kReduce);
   int step = 0;
-  for_each_first(launch, needed, [&](const Item& item) {
-    const Matrix& m = launch.first[item.head];
-    multiply<kRows>(item, shared, buffer, step, [&](int row, int column, float sum) {
-      if (row >= launch.num_rows || column >= m.out) return;
-      if (m.bias != nullptr) sum += __bfloat162float(m.bias[column]);
-      launch.inner[item.head][row * std::int64_t{m.out} + column] =
-          __float2bfloat16_rn(gelu_tanh(sum));
+#pragma unroll 1
+  for (int layer = 0; layer < kNumLayers; ++layer) {
+    for_each_item(launch, layer, shared.head_rows, [&](const Item& item) {
+      const Matrix& m = launch.matrices[layer][item.head];
+      multiply(item, shared, step, [&](int row, int column, float sum) {
+        if (column >= m.out) return;
+        if (layer == 0) {
+          if (m.bias != nullptr) sum += __bfloat162float(m.bias[column]);
+          launch.inner[item.head][row * std::int64_t{m.out} + column] =
+              __float2bfloat16_rn(gelu_tanh(sum));
+        } else {
+          const std::int64_t at = std::int64_t{item.rank} * launch.num_rows + row;
+          launch.partial[item.head][at * m.out + column] = sum;
+        }
+      });
     });
-  });
-  publish_to_copy_engine();
-  named_barrier(1, kProductThreads);
-  if (threadIdx.x == 0) signal(*launch.arrived);
-  for_each_second(launch, needed, [&](const Item& item) {
-    const int out = launch.second[item.head].out;
-    float* to = launch.partial[item.head] + std::int64_t{item.rank} * launch.num_rows * out;
-    multiply<kRows>(item, shared, buffer, step, [&](int row, int column, float sum) {
-      if (row < launch.num_rows && column < out) to[row * std::int64_t{out} + column] = sum;
-    });
-  });
-}
-
-int num_tiles(const LinearWeights& weights) {
-  return (weights.out + kTileRows - 1) / kTileRows;
-}
-int num_stages(const LinearWeights& weights) {
-  return (weights.in + kProductColumns - 1) / kProductColumns;
+    if (layer == 0) {
+      named_barrier(1, kProductThreads);
+      if (threadIdx.x == 0) signal(*launch.arrived);
+    }
+  }
 }
 
 bool is_prepared(const LinearWeights& weights) {
@@ -321,26 +363,23 @@ bool is_prepared(const LinearWeights& weights) {
          weights.restore.prepared == nullptr && weights.in % kVector == 0;
 }
 
-Matrix matrix_of(const LinearWeights& weights) {
+Matrix matrix_of(const LinearWeights& weights, const void* x) {
   return {.prepared = static_cast<const char*>(weights.prepared),
           .bias = static_cast<const Bf16*>(weights.bias),
+          .x = static_cast<const Bf16*>(x),
+          .in = weights.in,
           .out = weights.out,
-          .num_tiles = num_tiles(weights),
-          .num_stages = num_stages(weights)};
+          .num_tiles = (weights.out + kTileRows - 1) / kTileRows,
+          .num_stages = (weights.in + kProductColumns - 1) / kProductColumns};
 }
 
 template <int kRows>
 Status launch_rows(Stream& stream, const RegionProductsParams& params, int num_multiprocessors) {
   Launch launch_params = {};
-  GAPLESS_RETURN_IF_ERROR(describe_boxes(launch_params.x_boxes, params.x, params.num_rows,
-                                         params.heads[0].first.in, params.heads[0].first.in,
-                                         kRows));
   for (int i = 0; i < kNumRegionHeads; ++i) {
     const RegionProductsParams::Head& head = params.heads[i];
-    GAPLESS_RETURN_IF_ERROR(describe_boxes(launch_params.inner_boxes[i], head.inner,
-                                           params.num_rows, head.second.in, head.second.in, kRows));
-    launch_params.first[i] = matrix_of(head.first);
-    launch_params.second[i] = matrix_of(head.second);
+    launch_params.matrices[0][i] = matrix_of(head.first, params.x);
+    launch_params.matrices[1][i] = matrix_of(head.second, head.inner);
     launch_params.inner[i] = static_cast<Bf16*>(head.inner);
     launch_params.partial[i] = head.partial;
     launch_params.token_ids[i] = head.token_id;
@@ -375,7 +414,7 @@ bool region_products_take(const RegionDecoderWeights& weights, int num_rows) {
 Status region_products(Stream& stream, const RegionProductsParams& params,
                        int num_multiprocessors) {
   if (params.num_rows <= 8) return launch_rows<8>(stream, params, num_multiprocessors);
-  if (params.num_rows <= 16) return launch_rows<16>(stream, params, num_multiprocessors);
+  if (params.num_rows <= 32) return launch_rows<32>(stream, params, num_multiprocessors);
   return launch_rows<kMaxRegionProductRows>(stream, params, num_multiprocessors);
 }
 

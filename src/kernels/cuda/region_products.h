@@ -16,7 +16,7 @@ inline constexpr int kNumRegionHeads = 2;
 // The second layer's logits are left as this many partial sums, to be added up in order.
 inline constexpr int kRegionRanks = kColumnRanks;
 // Of one launch.
-inline constexpr int kMaxRegionProductRows = 32;
+inline constexpr int kMaxRegionProductRows = 64;
 
 struct RegionProductsParams {
   const void* x = nullptr;  // [num_rows, dim] T
