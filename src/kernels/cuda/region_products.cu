@@ -398,17 +398,20 @@ Status launch_rows(Stream& stream, const RegionProductsParams& params, int num_m
 }  // namespace
 
 // Where row_linear has ranks is a property of both matrices of a launch: it must be so in the second and not in the first.
-bool region_products_take(const RegionDecoderWeights& weights, int num_rows) {
-  if (num_rows > kMaxRegionProductRows || weights.coord_fc1.out == 0) return false;
+Status check_region_products(const RegionDecoderWeights& weights) {
   for (const LinearWeights* one :
        {&weights.coord_fc1, &weights.coord_fc2, &weights.size_fc1, &weights.size_fc2}) {
-    if (!is_prepared(*one)) return false;
+    if (!is_prepared(*one)) return Status(StatusCode::kUnavailable, "a matrix is not prepared");
   }
   const auto has_ranks = [](const LinearWeights& a, const LinearWeights& b) {
     return wants_column_ranks(a) && wants_column_ranks(b);
   };
-  return !has_ranks(weights.coord_fc1, weights.size_fc1) &&
-         has_ranks(weights.coord_fc2, weights.size_fc2);
+  if (has_ranks(weights.coord_fc1, weights.size_fc1) ||
+      !has_ranks(weights.coord_fc2, weights.size_fc2)) {
+    return Status(StatusCode::kUnavailable,
+                  "matrices of their sizes are summed up in another order");
+  }
+  return ok_status();
 }
 
 Status region_products(Stream& stream, const RegionProductsParams& params,

@@ -34,9 +34,11 @@ struct RegionProductsParams {
   unsigned* arrived = nullptr;
 };
 
-// Whether the launch takes these heads, and gives the sums that two of row_linear give. On paths with warpgroups alone.
-bool region_products_take(const RegionDecoderWeights& weights, int num_rows);
+// Ok where the launch takes these heads of two layers and gives the sums that two of row_linear give, or why not. On paths with
+// warpgroups alone.
+Status check_region_products(const RegionDecoderWeights& weights);
 
+// At most kMaxRegionProductRows.
 Status region_products(Stream& stream, const RegionProductsParams& params, int num_multiprocessors);
 
 }  // namespace GAPLESS_PATH
