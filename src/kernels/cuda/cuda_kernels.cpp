@@ -263,10 +263,12 @@ Status CudaKernels::decode_regions(Stream& stream, const DecodeRegionsParams& pa
       };
       const std::int64_t coord_stride = stride_of(w.coord_fc2), size_stride = stride_of(w.size_fc2);
       float* const size_logits = coord_logits + cuda::kRegionRanks * coord_stride;
+      void* const gathered = size_logits + cuda::kRegionRanks * size_stride;
       auto* const arrived = reinterpret_cast<unsigned*>(counters_dev_.as<char>() + kArrivalsBytes);
       GAPLESS_RETURN_IF_ERROR(cuda::region_products(
           stream,
           {.x = x,
+           .gathered = gathered,
            .heads = {{w.coord_fc1, w.coord_fc2, coord_inner, coord_logits, params.coord_id},
                      {w.size_fc1, w.size_fc2, size_inner, size_logits, params.size_id}},
            .tokens = params.tokens,
@@ -363,11 +365,11 @@ std::size_t CudaKernels::scale_heads_scratch_bytes(int max_tokens,
 
 std::size_t CudaKernels::region_scratch_bytes(int max_rows, int dim, int inner_dim,
                                               int max_out) const {
-  // Few rows have partial sums instead.
-  const int num_sums =
-      std::max(max_rows, cuda::kRegionRanks * std::min(max_rows, cuda::kMaxRegionProductRows));
+  // Few rows have partial sums instead, and are gathered.
+  const int few_rows = std::min(max_rows, cuda::kMaxRegionProductRows);
+  const int num_sums = std::max(max_rows, cuda::kRegionRanks * few_rows);
   return inner_bytes(max_rows, dim) + 2 * inner_bytes(max_rows, inner_dim) +
-         2 * logits_bytes(num_sums, max_out);
+         2 * logits_bytes(num_sums, max_out) + inner_bytes(few_rows, dim);
 }
 
 StatusOr<std::unique_ptr<Kernels>> make_kernels(Device& device, const CudaAttributes& attributes) {

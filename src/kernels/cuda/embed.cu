@@ -35,24 +35,38 @@ __device__ void fourier_features(const TokenInput& input, const Bf16* frequencie
   }
 }
 
-// One warp per output of the encoder.
+// A warp for kOutputs outputs of the encoder at a time. All their weights are asked for before the first is multiplied: no other
+// kernel of a step had them, so they come from far.
 __device__ void encode(const LinearWeights& encoder, const Bf16* features, Bf16* out, int begin,
                        int end) {
+  constexpr int kOutputs = kFewTokensSlice / (kThreads / kWarp);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const auto* weight = static_cast<const Bf16*>(encoder.weight);
   const auto* bias = static_cast<const Bf16*>(encoder.bias);
-#pragma unroll 4
-  for (int o = begin + warp; o < end; o += kThreads / kWarp) {
-    float sum = 0;
+  for (int first = begin + warp * kOutputs; first < end; first += kFewTokensSlice) {
+    float sums[kOutputs] = {};
     for (int i = lane * kVector; i < encoder.in; i += kWarp * kVector) {
-      float w[kVector], f[kVector];
-      load_vector(weight + std::int64_t{o} * encoder.in + i, w);
+      uint4 raw[kOutputs];
+#pragma unroll
+      for (int n = 0; n < kOutputs; ++n) {
+        const std::int64_t o = min(first + n, end - 1);
+        raw[n] = *reinterpret_cast<const uint4*>(weight + o * encoder.in + i);
+      }
+      float f[kVector];
       load_vector(features + i, f);
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) sum += w[v] * f[v];
+      for (int n = 0; n < kOutputs; ++n) {
+        float w[kVector];
+        unpack(raw[n], w);
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) sums[n] += w[v] * f[v];
+      }
     }
-    sum = warp_sum(sum);
-    if (lane == 0) {
+#pragma unroll
+    for (int n = 0; n < kOutputs; ++n) {
+      float sum = warp_sum(sums[n]);
+      const int o = first + n;
+      if (lane != 0 || o >= end) continue;
       if (bias != nullptr) sum += __bfloat162float(bias[o]);
       out[o] = __float2bfloat16_rn(sum);
     }

@@ -19,12 +19,14 @@ inline constexpr int kRegionRanks = kColumnRanks;
 inline constexpr int kMaxRegionProductRows = 64;
 
 struct RegionProductsParams {
-  const void* x = nullptr;  // [num_rows, dim] T
+  const void* x = nullptr;   // [num_rows, dim] T
+  void* gathered = nullptr;  // scratch [num_rows, dim] T
   struct Head {
     LinearWeights first, second;  // prepared, in T
     void* inner = nullptr;        // scratch [num_rows, first.out] T
     float* partial = nullptr;     // out [kRegionRanks, num_rows, second.out], without the bias
-    std::int32_t token_id = 0;  // the head is left out unless a row that decodes regions sampled it
+    std::int32_t token_id =
+        0;  // not that of the other head; the head is left out unless a row that decodes regions sampled it
   } heads[kNumRegionHeads];
   const std::int32_t* tokens = nullptr;
   const std::int32_t* rows = nullptr;
