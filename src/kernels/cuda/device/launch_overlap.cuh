@@ -4,11 +4,11 @@
 //     waits, even one with nothing to do, so each kernel's completion implies that of all before it.
 //   * let_successor_start as soon as it likes: the successor waits for this kernel's completion
 //     anyway.
-// Nine kernels read before they wait: norm, row_linear, decoder_kernel and head_scale_parts weights, which no step writes,
+// Ten kernels read before they wait: norm, row_linear, decoder_kernel and head_scale_parts weights, which no step writes,
 // decoder_kernel also the row states (DecoderBlocksParams), decode_attention the cache (its
 // file says why it may), summarize, behind grammar_masks, logits and row states, few_row_experts' second kernel the
-// router's logits and the sequences, for its route and its weights, grouped_product's second one tiles, and pick_region_values,
-// behind region_products, row states and tokens: the kernel before any of the last four waits before it lets its successor start, so
+// router's logits and the sequences, for its route and its weights, grouped_product's second one tiles, sample row states, and
+// pick_region_values, behind region_products, these and tokens: who is before one of the last five lets it start after a wait, so
 // whoever made these is through (of several kernels that one follows, all must have let it start). Rows of weights that a
 // step restores are multiplied by a row_linear that is launched without overlap (LaunchShape::overlaps).
 //
