@@ -101,8 +101,10 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedParams p, int slic
   __shared__ alignas(16) Bf16 features[kMaxFeatures];
   let_successor_start();
   const int begin = blockIdx.y * slice, end = min(begin + slice, p.dim);
-  // Of a decode step.
-  if (p.index != nullptr && blockIdx.x == 0) prefetch_size_encoder(p.region, begin, end);
+  // Of a decode step, while the kernel before this one still runs.
+  if (kPath.has_copy_engine && p.index != nullptr && blockIdx.x == 0) {
+    prefetch_size_encoder(p.region, begin, end);
+  }
   wait_for_predecessor();
   const std::int64_t token = blockIdx.x;
   const std::int64_t index = p.index != nullptr ? p.index[token] : token;
