@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/limits.h"
+#include "base/log.h"
 #include "kernels/cuda/decoder_blocks.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/prepared_linear.h"
@@ -115,11 +116,11 @@ Status CudaKernels::gate(Stream& stream, const GateParams& params) {
 }
 
 Status CudaKernels::experts(Stream& stream, const ExpertsParams& params) {
-  if (params.logits != nullptr) return cuda::experts(stream, params);
+  if (params.logits != nullptr || !params.decode) return cuda::experts(stream, params);
   if (params.half != ExpertsHalf::kSecond) {
     LinearParams router =
         dense_linear(*this, params.x, params.ff.router, params.scratch, params.num_rows);
-    router.decode = params.decode;
+    router.decode = true;
     GAPLESS_RETURN_IF_ERROR(linear(stream, router));
   }
   ExpertsParams with_logits = params;
@@ -143,7 +144,7 @@ Status CudaKernels::scale_heads(Stream& stream, const ScaleHeadsParams& params) 
 Status CudaKernels::scale_rope_and_cache(Stream& stream, const ScaleHeadsParams& scale,
                                          const RopeAndCacheParams& rope) {
   // Heads are normalised behind their scaling.
-  if (!scale.decode || rope.q_norm.gamma != nullptr || !cuda::can_sum_head_scales(scale)) {
+  if (rope.q_norm.gamma != nullptr || !cuda::can_sum_head_scales(scale)) {
     return Kernels::scale_rope_and_cache(stream, scale, rope);
   }
   GAPLESS_ASSIGN_OR_RETURN(const cuda::HeadScaleSums sums, cuda::sum_head_scales(stream, scale));
@@ -233,6 +234,19 @@ StatusOr<const void*> CudaKernels::normalise_regions(Stream& stream,
   return x;
 }
 
+// Loading a model records its steps, so it is then that the log says why not.
+bool CudaKernels::heads_are_one_launch(const RegionDecoderWeights& weights) {
+  if constexpr (cuda::kPath.has_warpgroups) {
+    const Status taken = cuda::check_region_products(weights);
+    if (!taken.ok() && !told_of_heads_) {
+      log_info("each layer of the region heads is a launch, because {}", taken.message());
+      told_of_heads_ = true;
+    }
+    return taken.ok();
+  }
+  return false;
+}
+
 Status CudaKernels::decode_regions(Stream& stream, const DecodeRegionsParams& params) {
   if (params.num_rows == 0) return ok_status();
   const RegionDecoderWeights& w = params.weights;
@@ -241,17 +255,20 @@ Status CudaKernels::decode_regions(Stream& stream, const DecodeRegionsParams& pa
   char* size_inner = coord_inner + inner_bytes(params.num_rows, w.coord_fc1.out);
   auto* coord_logits =
       reinterpret_cast<float*>(size_inner + inner_bytes(params.num_rows, w.size_fc1.out));
+  const bool two_layers = w.coord_fc1.out > 0;
   if constexpr (cuda::kPath.has_warpgroups) {
-    if (cuda::region_products_take(w, params.num_rows)) {
+    if (two_layers && params.num_rows <= cuda::kMaxRegionProductRows && heads_are_one_launch(w)) {
       const auto stride_of = [&](const LinearWeights& head) {
         return static_cast<std::int64_t>(params.num_rows) * head.out;
       };
       const std::int64_t coord_stride = stride_of(w.coord_fc2), size_stride = stride_of(w.size_fc2);
       float* const size_logits = coord_logits + cuda::kRegionRanks * coord_stride;
+      void* const gathered = size_logits + cuda::kRegionRanks * size_stride;
       auto* const arrived = reinterpret_cast<unsigned*>(counters_dev_.as<char>() + kArrivalsBytes);
       GAPLESS_RETURN_IF_ERROR(cuda::region_products(
           stream,
           {.x = x,
+           .gathered = gathered,
            .heads = {{w.coord_fc1, w.coord_fc2, coord_inner, coord_logits, params.coord_id},
                      {w.size_fc1, w.size_fc2, size_inner, size_logits, params.size_id}},
            .tokens = params.tokens,
@@ -284,7 +301,6 @@ Status CudaKernels::decode_regions(Stream& stream, const DecodeRegionsParams& pa
                    .token_id = token_id};
     return result;
   };
-  const bool two_layers = w.coord_fc1.out > 0;
   if (two_layers) {
     const cuda::RowLinearJob hidden[] = {job(w.coord_fc1, x, coord_inner, true, params.coord_id),
                                          job(w.size_fc1, x, size_inner, true, params.size_id)};
@@ -349,11 +365,11 @@ std::size_t CudaKernels::scale_heads_scratch_bytes(int max_tokens,
 
 std::size_t CudaKernels::region_scratch_bytes(int max_rows, int dim, int inner_dim,
                                               int max_out) const {
-  // Few rows have partial sums instead.
-  const int num_sums =
-      std::max(max_rows, cuda::kRegionRanks * std::min(max_rows, cuda::kMaxRegionProductRows));
+  // Few rows have partial sums instead, and are gathered.
+  const int few_rows = std::min(max_rows, cuda::kMaxRegionProductRows);
+  const int num_sums = std::max(max_rows, cuda::kRegionRanks * few_rows);
   return inner_bytes(max_rows, dim) + 2 * inner_bytes(max_rows, inner_dim) +
-         2 * logits_bytes(num_sums, max_out);
+         2 * logits_bytes(num_sums, max_out) + inner_bytes(few_rows, dim);
 }
 
 StatusOr<std::unique_ptr<Kernels>> make_kernels(Device& device, const CudaAttributes& attributes) {

@@ -83,10 +83,13 @@ class CudaKernels : public Kernels {
 
   // The hidden state as the region heads read it.
   static StatusOr<const void*> normalise_regions(Stream& stream, const DecodeRegionsParams& params);
+  // Where they have two layers and few rows.
+  bool heads_are_one_launch(const RegionDecoderWeights& weights);
 
   std::unique_ptr<MatrixLinear> matrix_linear_;
   Buffer counters_dev_;  // of decode_attention, region_products, decoder_blocks; zeros between ops
   const CudaAttributes attributes_;
+  bool told_of_heads_ = false;
 };
 
 // What a path gives to whoever chooses among them (cuda_paths.cpp).

@@ -16,6 +16,8 @@ constexpr int kMaxFeatures = 2048;
 // prefill has many tokens, nearly all of them copies. The slicing does not change any sum.
 constexpr int kFewTokens = 64;
 constexpr int kFewTokensSlice = 64;
+// Of the encoder, that a warp makes at a time. More registers, so fewer blocks: a prefill has none to spare.
+constexpr int kFewTokensOutputs = 8;
 
 // cos and sin of (2 pi v) W, all cosines first, every step rounded to bf16 as the published
 // reference does (with larger z the rounding moves the phase, so it is part of the function).
@@ -35,39 +37,78 @@ __device__ void fourier_features(const TokenInput& input, const Bf16* frequencie
   }
 }
 
-// One warp per output of the encoder.
+// A warp for kOutputs outputs of the encoder at a time, whose weights are asked for together.
+template <int kOutputs>
 __device__ void encode(const LinearWeights& encoder, const Bf16* features, Bf16* out, int begin,
                        int end) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const auto* weight = static_cast<const Bf16*>(encoder.weight);
   const auto* bias = static_cast<const Bf16*>(encoder.bias);
-#pragma unroll 4
-  for (int o = begin + warp; o < end; o += kThreads / kWarp) {
-    float sum = 0;
+  for (int first = begin + warp * kOutputs; first < end; first += kThreads / kWarp * kOutputs) {
+    float sums[kOutputs] = {};
     for (int i = lane * kVector; i < encoder.in; i += kWarp * kVector) {
-      float w[kVector], f[kVector];
-      load_vector(weight + std::int64_t{o} * encoder.in + i, w);
+      uint4 raw[kOutputs];
+#pragma unroll
+      for (int n = 0; n < kOutputs; ++n) {
+        const std::int64_t o = min(first + n, end - 1);
+        raw[n] = *reinterpret_cast<const uint4*>(weight + o * encoder.in + i);
+      }
+      float f[kVector];
       load_vector(features + i, f);
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) sum += w[v] * f[v];
+      for (int n = 0; n < kOutputs; ++n) {
+        float w[kVector];
+        unpack(raw[n], w);
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) sums[n] += w[v] * f[v];
+      }
     }
-    sum = warp_sum(sum);
-    if (lane == 0) {
+#pragma unroll
+    for (int n = 0; n < kOutputs; ++n) {
+      float sum = warp_sum(sums[n]);
+      const int o = first + n;
+      if (lane != 0 || o >= end) continue;
       if (bias != nullptr) sum += __bfloat162float(bias[o]);
       out[o] = __float2bfloat16_rn(sum);
     }
   }
 }
 
+// Into the second-level cache.
+__device__ __forceinline__ void prefetch_to_cache(const void* line) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+}
+
+// The size encoder of Moondream 2 is 2 MB that no other kernel of a step reads. When a row wants it, the decoder's first weights are on
+// their way already, and what memory then sends comes behind them.
+__device__ void prefetch_size_encoder(const RegionEncoderWeights& region, int begin, int end) {
+  const LinearWeights& encoder = region.size_encoder;
+  const auto prefetch = [](const void* from, int elements) {
+    constexpr int kLine = 128 / sizeof(Bf16);
+    for (int i = threadIdx.x * kLine; i < elements; i += kThreads * kLine) {
+      prefetch_to_cache(static_cast<const Bf16*>(from) + i);
+    }
+  };
+  if (encoder.weight == nullptr) return;
+  const auto* weight = static_cast<const Bf16*>(encoder.weight);
+  prefetch(weight + std::int64_t{begin} * encoder.in, (end - begin) * encoder.in);
+  if (begin == 0) prefetch(region.size_features, encoder.in);
+}
+
 // A block per token and slice of the width.
+template <int kOutputs>
 __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedParams p, int slice) {
   __shared__ alignas(16) Bf16 features[kMaxFeatures];
   let_successor_start();
+  const int begin = blockIdx.y * slice, end = min(begin + slice, p.dim);
+  // Of a decode step, while the kernel before this one still runs.
+  if (kPath.has_copy_engine && p.index != nullptr && blockIdx.x == 0) {
+    prefetch_size_encoder(p.region, begin, end);
+  }
   wait_for_predecessor();
   const std::int64_t token = blockIdx.x;
   const std::int64_t index = p.index != nullptr ? p.index[token] : token;
   Bf16* out = static_cast<Bf16*>(p.out) + token * p.dim;
-  const int begin = blockIdx.y * slice, end = min(begin + slice, p.dim);
   if (index < 0) {
     for (int d = begin + threadIdx.x * kVector; d < end; d += kThreads * kVector) {
       *reinterpret_cast<uint4*>(out + d) = uint4{};
@@ -86,7 +127,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedParams p, int slic
     const void* frequencies = is_size ? p.region.size_features : p.region.coord_features;
     fourier_features(input, static_cast<const Bf16*>(frequencies), encoder.in, features);
     __syncthreads();
-    encode(encoder, features, out, begin, end);
+    encode<kOutputs>(encoder, features, out, begin, end);
     return;
   }
   const bool is_image = input.kind == InputKind::kImage;
@@ -111,12 +152,13 @@ Status embed(Stream& stream, const EmbedParams& params) {
         StatusCode::kInvalidArgument,
         "embed: the width must be a multiple of 8, the Fourier features one of 16, up to 2048");
   }
-  const int slice = params.num_tokens <= kFewTokens ? kFewTokensSlice : params.dim;
-  return launch(
-      "embed", stream,
-      {.grid = dim3(static_cast<unsigned>(params.num_tokens), blocks_for(params.dim, slice)),
-       .block = dim3(kThreads)},
-      embed_kernel, params, slice);
+  const bool few = params.num_tokens <= kFewTokens;
+  const int slice = few ? kFewTokensSlice : params.dim;
+  const LaunchShape shape{
+      .grid = dim3(static_cast<unsigned>(params.num_tokens), blocks_for(params.dim, slice)),
+      .block = dim3(kThreads)};
+  return few ? launch("embed", stream, shape, embed_kernel<kFewTokensOutputs>, params, slice)
+             : launch("embed", stream, shape, embed_kernel<4>, params, slice);
 }
 
 }  // namespace GAPLESS_PATH

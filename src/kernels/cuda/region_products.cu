@@ -1,17 +1,23 @@
 // Both layers of the region heads as one launch, on path 9.0a alone. Two launches with a wait between them leave memory idle for several
 // microseconds each; the weights of both heads of Moondream 2, 117 MB, take 26.
 //
-//   block  = 8 computing warps + 1 copying thread, one block on each multiprocessor.
+//   block  = 8 computing warps + 1 thread that copies weights + 1 that copies x, one block on each multiprocessor.
 //   item   = a few 16-row tiles of a matrix and some of its columns. First come the items of the first layers, all columns
-//            of a share of the tiles; then those of the second ones, a quarter of the columns of two tiles each.
-//   stage  = 128 columns of an item's tiles and of x, as in row_linear.cu.
+//            of a share of the tiles; then those of the second ones, a quarter of the columns of two to four tiles each.
+//   stage  = 128 columns of an item's tiles, or of x, as in row_linear.cu.
 //
-// The first layers' outputs are the second ones' x, so blocks wait for each other between the two (grid_counters.cuh). All are
-// resident: there are no more of them than multiprocessors, and the next launch starts when all of these have. The copying
-// thread asks for the second layer's weights before it waits, so memory stays busy.
+// A row needs one head's values or none. So with more than 8 rows a head multiplies its own rows alone: with 64, x is as much to
+// copy as the weights are. Before the first layers the blocks bring each head's rows together in memory, where they are boxes of
+// a matrix; the first layers' outputs lie in the same order.
+//
+// Blocks wait for each other (grid_counters.cuh) until the rows are together, and between the layers. All are
+// resident: there are no more of them than multiprocessors, and the next launch starts when all of these have. Weights wait for
+// nobody, so memory stays busy.
 //
 // Sums are in the order of row_linear: over a warp's stages, over warps, over quarters of the columns where row_linear has ranks.
-// pick_region_values adds up the quarters.
+// pick_region_values adds up the quarters. It does not matter which rows are multiplied together.
+#include <climits>
+
 #include "kernels/cuda/device/barriers.cuh"
 #include "kernels/cuda/device/bf16.cuh"
 #include "kernels/cuda/device/boxes.cuh"
@@ -20,6 +26,7 @@
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/row_product.cuh"
+#include "kernels/cuda/device/x_fragments.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prepared_linear.h"
 #include "kernels/cuda/region_products.h"
@@ -29,12 +36,9 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kThreads = kProductThreads + kWarp;
+constexpr int kThreads = kProductThreads + 2 * kWarp;
 constexpr int kTileBytes = kPreparedTileBytes<PreparedFormat::kNative>;
-constexpr int kBoxesPerStage = kProductColumns / kBoxColumns;
-constexpr int kBoxRowBytes = kBoxColumns * 2;
-// Tiles of a second layer's item: fewer than of a first one's, so that there are enough items for all blocks.
-constexpr int kSecondTiles = 2;
+constexpr int kNumLayers = 2;
 static_assert(kTileRows == kPreparedTileRows && kProductColumns == kPreparedTileColumns);
 
 // One of the heads' matrices.
@@ -45,9 +49,12 @@ struct Matrix {
 };
 
 struct Launch {
-  BoxSource x_boxes;
+  BoxSource x_boxes;  // of `gathered` where rows are gathered
   BoxSource inner_boxes[kNumRegionHeads];
-  Matrix first[kNumRegionHeads], second[kNumRegionHeads];
+  Matrix matrices[kNumLayers][kNumRegionHeads];
+  const Bf16* x;
+  Bf16* gathered;
+  int dim;
   Bf16* inner[kNumRegionHeads];
   float* partial[kNumRegionHeads];
   std::int32_t token_ids[kNumRegionHeads];
@@ -58,54 +65,142 @@ struct Launch {
   unsigned* arrived;
 };
 
+// The rows that a head is multiplied with: their numbers in x and in the outputs, in order.
+struct HeadRows {
+  int count;
+  int rows[kMaxRegionProductRows];
+};
+
+// Stages in shared memory that some threads fill and others use, in turn.
+template <int kStageBytes, int kNumStages>
+struct Ring {
+  static constexpr int kBytes = kNumStages * kStageBytes;
+  static constexpr int kBarrierBytes = 2 * kNumStages * 8;
+  std::uint32_t stages, barriers;
+
+  __device__ std::uint32_t stage(int step) const {
+    return stages + step % kNumStages * kStageBytes;
+  }
+  __device__ std::uint32_t full(int step) const { return barriers + step % kNumStages * 8; }
+  __device__ std::uint32_t empty(int step) const { return full(step) + kNumStages * 8; }
+  __device__ void init() const {
+    for (int i = 0; i < kNumStages; ++i) {
+      init_barrier(full(i), 1);
+      init_barrier(empty(i), kProductWarps);
+    }
+  }
+  __device__ void wait_until_full(int step) const {
+    wait_barrier(full(step), step / kNumStages & 1);
+  }
+  __device__ void wait_until_empty(int step) const {
+    if (step >= kNumStages) wait_barrier(empty(step), (step / kNumStages - 1) & 1);
+  }
+};
+
 // Shared memory of a block, in bytes from its 1024-byte aligned start.
 template <int kRows>
 struct Layout {
+  static constexpr bool kGathers = kRows > 8;
+  // Rows that are multiplied or left out together, and columns of boxes.
+  static constexpr int kPartRows = kRows < kReduceRows ? kRows : kReduceRows;
+  static constexpr int kPartBytes = kPartRows * kBoxRowBytes;
   static constexpr int kXBoxBytes = kRows * kBoxRowBytes;
+  static constexpr int kXBytes = kBoxesPerStage * kXBoxBytes;
   static constexpr int kWeightBytes = kGroupTiles * kTileBytes;
-  static constexpr int kStageBytes = kWeightBytes + kBoxesPerStage * kXBoxBytes;
+  // x comes out of the second-level cache, so a few stages of it are enough.
+  using XRing = Ring<kXBytes, (kRows > 32 ? 4 : 8)>;
   // More than half a multiprocessor's, so that each of them gets one block.
-  static constexpr int kNumStages = ((200 << 10) - kReduceBytes - 256) / kStageBytes;
+  static constexpr int kBudget = 216 << 10;
+  static constexpr int kOthers =
+      XRing::kBytes + kReduceBytes + 512 + static_cast<int>(sizeof(HeadRows)) * kNumRegionHeads;
+  using WeightRing = Ring<kWeightBytes, (kBudget - kOthers) / kWeightBytes>;
   // With up to 8 rows the next step is faster where these weights leave the second-level cache first, with 32 it is slower.
   static constexpr Reading kReading = kRows == 8 ? Reading::kOnce : Reading::kOften;
-  static constexpr int kReduce = kNumStages * kStageBytes;
-  static constexpr int kBarriers = kReduce + kReduceBytes;
-  static constexpr int kBytes = kBarriers + 2 * kNumStages * 8 + 1024;
-  static_assert(kNumStages >= 3);
+  static constexpr int kX = WeightRing::kBytes;
+  static constexpr int kReduce = kX + XRing::kBytes;
+  static constexpr int kWeightBarriers = kReduce + kReduceBytes;
+  static constexpr int kXBarriers = kWeightBarriers + WeightRing::kBarrierBytes;
+  static constexpr int kHeadRows = kXBarriers + XRing::kBarrierBytes;
+  static constexpr int kBytes =
+      kHeadRows + static_cast<int>(sizeof(HeadRows)) * kNumRegionHeads + 1024;
+};
+
+template <int kRows>
+struct Shared {
+  using L = Layout<kRows>;
+  typename L::WeightRing weights;
+  typename L::XRing x;
+  float* reduce_buffer;
+  HeadRows* head_rows;
+
+  __device__ explicit Shared(char* base)
+      : weights{shared_address(base), shared_address(base) + L::kWeightBarriers},
+        x{shared_address(base) + L::kX, shared_address(base) + L::kXBarriers},
+        reduce_buffer(reinterpret_cast<float*>(base + L::kReduce)),
+        head_rows(reinterpret_cast<HeadRows*>(base + L::kHeadRows)) {}
 };
 
 struct Item {
   int head, first_tile, num_tiles, first_stage, num_stages, rank;
 };
 
-// Heads, as bits, of which a row of this step needs values. All threads.
-__device__ unsigned needed_heads(const Launch& launch) {
-  unsigned own = 0;
-  for (int i = threadIdx.x; i < launch.num_rows; i += kThreads) {
-    const int row = launch.rows[i];
-    const std::int32_t token = launch.tokens[i];
-    if (row < 0) continue;
-    for (int head = 0; head < kNumRegionHeads; ++head) {
-      if (token != launch.token_ids[head]) continue;
-      const RowState& state = launch.row_states[row];
-      if (state.done == 0 && (state.flags & kRowDecodesRegions) != 0) own |= 1u << head;
+// A warp for each head. Those that need its values, or all if one does.
+template <bool kGathers>
+__device__ void list_rows(const Launch& launch, HeadRows* head_rows) {
+  const int head = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  if (head >= kNumRegionHeads) return;
+  int count = 0;
+  for (int begin = 0; begin < launch.num_rows; begin += kWarp) {
+    const int i = begin + lane;
+    bool listed = false;
+    if (i < launch.num_rows) {
+      const int row = launch.rows[i];
+      if (launch.tokens[i] == launch.token_ids[head] && row >= 0) {
+        const RowState& state = launch.row_states[row];
+        listed = state.done == 0 && (state.flags & kRowDecodesRegions) != 0;
+      }
+    }
+    unsigned all = __ballot_sync(kFullWarp, listed);
+    if constexpr (!kGathers) {
+      listed = all != 0 && i < launch.num_rows;
+      all = __ballot_sync(kFullWarp, listed);
+    }
+    if (listed) head_rows[head].rows[count + __popc(all & ((1u << lane) - 1))] = i;
+    count += __popc(all);
+  }
+  if (lane == 0) head_rows[head].count = count;
+}
+
+// How many blocks have rows to bring together.
+__device__ int gathering_blocks(const HeadRows* head_rows) {
+  return min(head_rows[0].count + head_rows[1].count, static_cast<int>(gridDim.x));
+}
+
+// The computing threads: one head's rows behind the other's.
+__device__ void gather_rows(const Launch& launch, const HeadRows* head_rows) {
+  static_assert(kNumRegionHeads == 2);
+  const int first = head_rows[0].count, all = first + head_rows[1].count;
+#pragma unroll 1
+  for (auto to = static_cast<int>(blockIdx.x); to < all; to += static_cast<int>(gridDim.x)) {
+    const int from = to < first ? head_rows[0].rows[to] : head_rows[1].rows[to - first];
+    for (int i = threadIdx.x * kVector; i < launch.dim; i += kProductThreads * kVector) {
+      *reinterpret_cast<uint4*>(launch.gathered + to * launch.dim + i) =
+          *reinterpret_cast<const uint4*>(launch.x + from * launch.dim + i);
     }
   }
-  unsigned needed = 0;
-  for (int head = 0; head < kNumRegionHeads; ++head) {
-    if (__syncthreads_or((own >> head & 1u) != 0) != 0) needed |= 1u << head;
-  }
-  return needed;
+  publish_to_copy_engine();
+  named_barrier(1, kProductThreads);
+  if (threadIdx.x == 0 && static_cast<int>(blockIdx.x) < all) signal(*launch.arrived);
 }
 
 // Calls use(item) for this block's items of the first layers.
 template <typename Use>
-__device__ __forceinline__ void for_each_first(const Launch& launch, unsigned needed,
+__device__ __forceinline__ void for_each_first(const Launch& launch, const HeadRows* head_rows,
                                                const Use& use) {
 #pragma unroll 1
   for (int head = 0; head < kNumRegionHeads; ++head) {
-    if ((needed >> head & 1u) == 0) continue;
-    const Matrix& m = launch.first[head];
+    if (head_rows[head].count == 0) continue;
+    const Matrix& m = launch.matrices[0][head];
     const auto begin = static_cast<int>(blockIdx.x * std::int64_t{m.num_tiles} / gridDim.x);
     const auto end = static_cast<int>((blockIdx.x + 1) * std::int64_t{m.num_tiles} / gridDim.x);
 #pragma unroll 1
@@ -115,150 +210,179 @@ __device__ __forceinline__ void for_each_first(const Launch& launch, unsigned ne
   }
 }
 
-// And of the second layers: a group of tiles is four items, one for each quarter of the columns. Blocks take turns.
+// A group of so many tiles of the second layers is four items, one for each quarter of the columns.
+__device__ int items_of(const Matrix& m, int tiles) {
+  return (m.num_tiles + tiles - 1) / tiles * kRegionRanks;
+}
+
+// The number with which no block has many tiles more than others; of equal ones the largest, which reads x less often.
+__device__ int tiles_of_second(const Launch& launch, const HeadRows* head_rows) {
+  int best = 1, fewest = INT_MAX;
+#pragma unroll 1
+  for (int tiles = 2; tiles <= kGroupTiles; ++tiles) {
+    int num_items = 0;
+    for (int head = 0; head < kNumRegionHeads; ++head) {
+      if (head_rows[head].count > 0) num_items += items_of(launch.matrices[1][head], tiles);
+    }
+    const auto num_blocks = static_cast<int>(gridDim.x);
+    const int most = (num_items + num_blocks - 1) / num_blocks * tiles;
+    if (most > fewest) continue;
+    best = tiles;
+    fewest = most;
+  }
+  return best;
+}
+
+// And of the second layers. Blocks take turns.
 template <typename Use>
-__device__ __forceinline__ void for_each_second(const Launch& launch, unsigned needed,
+__device__ __forceinline__ void for_each_second(const Launch& launch, const HeadRows* head_rows,
                                                 const Use& use) {
+  const int tiles = tiles_of_second(launch, head_rows);
   int dealt = 0;
 #pragma unroll 1
   for (int head = 0; head < kNumRegionHeads; ++head) {
-    if ((needed >> head & 1u) == 0) continue;
-    const Matrix& m = launch.second[head];
-    const int num_items = (m.num_tiles + kSecondTiles - 1) / kSecondTiles * kRegionRanks;
+    if (head_rows[head].count == 0) continue;
+    const Matrix& m = launch.matrices[1][head];
+    const int num_items = items_of(m, tiles);
     const auto num_blocks = static_cast<int>(gridDim.x);
     const int before = dealt % num_blocks;
     const auto block = static_cast<int>(blockIdx.x);
 #pragma unroll 1
     for (int i = block >= before ? block - before : block - before + num_blocks; i < num_items;
          i += num_blocks) {
-      const int tile = i / kRegionRanks * kSecondTiles, rank = i % kRegionRanks;
+      const int tile = i / kRegionRanks * tiles, rank = i % kRegionRanks;
       const int first_stage = rank * m.num_stages / kRegionRanks;
       const int end_stage = (rank + 1) * m.num_stages / kRegionRanks;
-      use(Item{head, tile, min(kSecondTiles, m.num_tiles - tile), first_stage,
-               end_stage - first_stage, rank});
+      use(Item{head, tile, min(tiles, m.num_tiles - tile), first_stage, end_stage - first_stage,
+               rank});
     }
     dealt += num_items;
   }
 }
 
-// The copying thread.
-template <int kRows>
-class Copies {
- public:
-  using L = Layout<kRows>;
-  __device__ Copies(const Launch& launch, std::uint32_t shared)
-      : launch_(launch), shared_(shared), full_(shared + L::kBarriers) {}
-
-  __device__ void run(unsigned needed) {
-    int step = 0;
-    for_each_first(launch_, needed, [&](const Item& item) {
-      for (int i = 0; i < item.num_stages; ++i, ++step) {
-        copy_weights(launch_.first[item.head], item, i, step);
-        copy_x(&launch_.x_boxes, item, i, step);
-      }
-    });
-    const int first = step;
-    for_each_second(launch_, needed, [&](const Item& item) {
-      for (int i = 0; i < item.num_stages && step < first + L::kNumStages; ++i, ++step) {
-        copy_weights(launch_.second[item.head], item, i, step);
-      }
-    });
-    wait_for_count(*launch_.arrived, gridDim.x);
-    publish_to_copy_engine();
-    step = first;
-    for_each_second(launch_, needed, [&](const Item& item) {
-      for (int i = 0; i < item.num_stages; ++i, ++step) {
-        if (step >= first + L::kNumStages) {
-          copy_weights(launch_.second[item.head], item, i, step);
-        }
-        copy_x(&launch_.inner_boxes[item.head], item, i, step);
-      }
-    });
-  }
-
- private:
-  // Waits for the stage, too.
-  __device__ void copy_weights(const Matrix& m, const Item& item, int i, int step) const {
-    const int slot = step % L::kNumStages;
-    if (step >= L::kNumStages) {
-      wait_barrier(full_ + (L::kNumStages + slot) * 8, (step / L::kNumStages - 1) & 1);
-    }
-    expect_copies(full_ + slot * 8, item.num_tiles * kTileBytes + kBoxesPerStage * L::kXBoxBytes);
-    copy_bytes_async<L::kReading>(
-        shared_ + slot * L::kStageBytes,
-        m.prepared + prepared_tile_offset<PreparedFormat::kNative>(m.num_tiles, item.first_tile,
-                                                                   item.first_stage + i),
-        item.num_tiles * kTileBytes, full_ + slot * 8);
-  }
-
-  __device__ void copy_x(const BoxSource* boxes, const Item& item, int i, int step) const {
-    const int slot = step % L::kNumStages;
-    const std::uint32_t to = shared_ + slot * L::kStageBytes + L::kWeightBytes;
-    for (int box = 0; box < kBoxesPerStage; ++box) {
-      copy_box_async(to + box * L::kXBoxBytes, boxes,
-                     (item.first_stage + i) * kProductColumns + box * kBoxColumns, 0, kRows,
-                     full_ + slot * 8);
-    }
-    complete_copies(full_ + slot * 8);
-  }
-
-  const Launch& launch_;
-  const std::uint32_t shared_, full_;
-};
-
-// One warp's 16 columns of one stage.
-template <int kRows>
-__device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::uint32_t stage,
-                                               int num_tiles) {
-  using L = Layout<kRows>;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const std::uint32_t x_box = stage + L::kWeightBytes + warp / 4 * L::kXBoxBytes;
-  const int chunk = warp % 4 * 2 + lane / 8 % 2;
-  std::uint32_t b[kRows / 8][2];
-  if constexpr (kRows == 8) {
-    const int row = lane % 8;
-    ldmatrix_x2(b[0], x_box + row * kBoxRowBytes + ((chunk ^ row) << 4));
+template <typename Use>
+__device__ __forceinline__ void for_each_item(const Launch& launch, int layer,
+                                              const HeadRows* head_rows, const Use& use) {
+  if (layer == 0) {
+    for_each_first(launch, head_rows, use);
   } else {
-#pragma unroll
-    for (int pair = 0; pair < kRows / 16; ++pair) {
-      const int row = pair * 16 + lane / 16 * 8 + lane % 8;
-      std::uint32_t r[4];
-      ldmatrix_x4(r, x_box + row * kBoxRowBytes + ((chunk ^ (row & 7)) << 4));
-      b[2 * pair][0] = r[0];
-      b[2 * pair][1] = r[1];
-      b[2 * pair + 1][0] = r[2];
-      b[2 * pair + 1][1] = r[3];
-    }
-  }
-#pragma unroll
-  for (int tile = 0; tile < kGroupTiles; ++tile) {
-    if (tile >= num_tiles) break;
-    std::uint32_t a[4];
-    load_shared_16(a, stage + tile * kTileBytes + warp * (kTileBytes / kProductWarps) + lane * 16);
-#pragma unroll
-    for (int n = 0; n < kRows / 8; ++n) mma_k16(sums[tile][n], a, b[n][0], b[n][1]);
+    for_each_second(launch, head_rows, use);
   }
 }
 
-// The computing warps: an item's sums, each given to store(row of x, row of W, sum).
-template <int kRows, typename Store>
-__device__ __forceinline__ void multiply(const Item& item, std::uint32_t shared, float* buffer,
-                                         int& step, const Store& store) {
+// One thread.
+template <int kRows>
+__device__ void copy_weights(const Launch& launch, const Shared<kRows>& shared) {
+  int step = 0;
+#pragma unroll
+  for (int layer = 0; layer < kNumLayers; ++layer) {
+    for_each_item(launch, layer, shared.head_rows, [&](const Item& item) {
+      const Matrix& m = launch.matrices[layer][item.head];
+      const int bytes = item.num_tiles * kTileBytes;
+#pragma unroll 1
+      for (int i = 0; i < item.num_stages; ++i, ++step) {
+        shared.weights.wait_until_empty(step);
+        const std::uint32_t full = shared.weights.full(step);
+        expect_copies(full, bytes);
+        copy_bytes_async<Layout<kRows>::kReading>(
+            shared.weights.stage(step),
+            m.prepared + prepared_tile_offset<PreparedFormat::kNative>(m.num_tiles, item.first_tile,
+                                                                       item.first_stage + i),
+            bytes, full);
+      }
+    });
+  }
+}
+
+// One thread.
+template <int kRows>
+__device__ void copy_x(const Launch& launch, const Shared<kRows>& shared) {
   using L = Layout<kRows>;
-  const std::uint32_t full = shared + L::kBarriers, empty = full + L::kNumStages * 8;
-  Accumulators<kRows> sums = {};
+  const HeadRows* head_rows = shared.head_rows;
+  unsigned arrivals = 0;
+  int step = 0;
+#pragma unroll
+  for (int layer = 0; layer < kNumLayers; ++layer) {
+    if (layer == 0 && L::kGathers) arrivals += gathering_blocks(head_rows);
+    if (layer == 1) arrivals += gridDim.x;
+    if (layer == 1 || L::kGathers) {
+      wait_for_count(*launch.arrived, arrivals);
+      publish_to_copy_engine();
+    }
+    for_each_item(launch, layer, head_rows, [&](const Item& item) {
+      const BoxSource* boxes = layer == 0 ? &launch.x_boxes : &launch.inner_boxes[item.head];
+      const int first_row = layer == 0 && L::kGathers && item.head > 0 ? head_rows[0].count : 0;
+      const int parts = (head_rows[item.head].count + L::kPartRows - 1) / L::kPartRows;
+#pragma unroll 1
+      for (int i = 0; i < item.num_stages; ++i, ++step) {
+        shared.x.wait_until_empty(step);
+        const std::uint32_t full = shared.x.full(step), stage = shared.x.stage(step);
+        expect_copies(full, parts * kBoxesPerStage * L::kPartBytes);
+#pragma unroll 1
+        for (int part = 0; part < parts; ++part) {
+#pragma unroll
+          for (int box = 0; box < kBoxesPerStage; ++box) {
+            copy_box_async(stage + box * L::kXBoxBytes + part * L::kPartBytes, boxes,
+                           (item.first_stage + i) * kProductColumns + box * kBoxColumns,
+                           first_row + part * L::kPartRows, L::kPartRows, full);
+          }
+        }
+      }
+    });
+  }
+}
+
+// The computing warps: an item's sums, each given to store(which of the head's rows, row of W, sum).
+template <int kRows, typename Store>
+__device__ __forceinline__ void multiply(const Item& item, const Shared<kRows>& shared, int& step,
+                                         const Store& store) {
+  using L = Layout<kRows>;
+  constexpr int kPartRows = L::kPartRows, kParts = kRows / kPartRows;
+  const int count = shared.head_rows[item.head].count;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  Accumulators<kPartRows> sums[kParts] = {};
 #pragma unroll 1
   for (int i = 0; i < item.num_stages; ++i, ++step) {
-    const int slot = step % L::kNumStages;
-    wait_barrier(full + slot * 8, (step / L::kNumStages) & 1);
-    multiply_stage<kRows>(sums, shared + slot * L::kStageBytes, item.num_tiles);
+    shared.weights.wait_until_full(step);
+    std::uint32_t a[kGroupTiles][4];
+#pragma unroll
+    for (int tile = 0; tile < kGroupTiles; ++tile) {
+      if (tile >= item.num_tiles) break;
+      load_shared_16(a[tile], shared.weights.stage(step) + tile * kTileBytes +
+                                  warp * (kTileBytes / kProductWarps) + lane * 16);
+    }
+    shared.x.wait_until_full(step);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      if (part * kPartRows >= count) break;
+      std::uint32_t b[kPartRows / 8][2];
+      load_x_fragments<kPartRows>(b, shared.x.stage(step) + part * L::kPartBytes, L::kXBoxBytes);
+#pragma unroll
+      for (int tile = 0; tile < kGroupTiles; ++tile) {
+        if (tile >= item.num_tiles) break;
+#pragma unroll
+        for (int n = 0; n < kPartRows / 8; ++n) {
+          mma_k16(sums[part][tile][n], a[tile], b[n][0], b[n][1]);
+        }
+      }
+    }
     __syncwarp();
-    if (threadIdx.x % kWarp == 0) arrive(empty + slot * 8);
+    if (lane == 0) {
+      arrive(shared.weights.empty(step));
+      arrive(shared.x.empty(step));
+    }
   }
-  reduce_warps<kRows>(sums, item.num_tiles, threadIdx.x / kWarp, buffer,
-                      [&](int tile, int row, int tile_row, float sum) {
-                        store(row, (item.first_tile + tile) * kTileRows + tile_row, sum);
-                      });
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    if (part * kPartRows >= count) break;
+    reduce_warps<kPartRows>(sums[part], item.num_tiles, warp, shared.reduce_buffer,
+                            [&](int tile, int row, int tile_row, float sum) {
+                              const int at = part * kPartRows + row;
+                              if (at < count) {
+                                store(at, (item.first_tile + tile) * kTileRows + tile_row, sum);
+                              }
+                            });
+  }
 }
 
 template <int kRows>
@@ -266,54 +390,51 @@ __global__ void __launch_bounds__(kThreads, 1)
     region_products_kernel(const __grid_constant__ Launch launch) {
   using L = Layout<kRows>;
   extern __shared__ char raw_shared[];
-  char* base = raw_shared + (1024 - shared_address(raw_shared) % 1024) % 1024;
-  const std::uint32_t shared = shared_address(base);
+  const Shared<kRows> shared(raw_shared + (1024 - shared_address(raw_shared) % 1024) % 1024);
   if (threadIdx.x == kProductThreads) {
     prefetch_box_source(&launch.x_boxes);
     for (const BoxSource& boxes : launch.inner_boxes) prefetch_box_source(&boxes);
-    for (int slot = 0; slot < L::kNumStages; ++slot) {
-      init_barrier(shared + L::kBarriers + slot * 8, 1);
-      init_barrier(shared + L::kBarriers + (L::kNumStages + slot) * 8, kProductWarps);
-    }
+    shared.weights.init();
+    shared.x.init();
     fence_barrier_init();
   }
   wait_for_predecessor();
   // Behind it, so that the tokens are there when the next kernel starts.
   let_successor_start();
-  const unsigned needed = needed_heads(launch);  // the same in all blocks
-  if (needed == 0) return;
+  list_rows<L::kGathers>(launch, shared.head_rows);
   __syncthreads();
+  bool any = false;
+  for (int head = 0; head < kNumRegionHeads; ++head) any |= shared.head_rows[head].count > 0;
+  if (!any) return;  // all blocks or none
 
-  if (threadIdx.x == kProductThreads) Copies<kRows>(launch, shared).run(needed);
+  if (threadIdx.x == kProductThreads) copy_weights(launch, shared);
+  if (threadIdx.x == kProductThreads + kWarp) copy_x(launch, shared);
   if (threadIdx.x >= kProductThreads) return;
-  auto* buffer = reinterpret_cast<float*>(base + L::kReduce);
+  if constexpr (L::kGathers) gather_rows(launch, shared.head_rows);
   int step = 0;
-  for_each_first(launch, needed, [&](const Item& item) {
-    const Matrix& m = launch.first[item.head];
-    multiply<kRows>(item, shared, buffer, step, [&](int row, int column, float sum) {
-      if (row >= launch.num_rows || column >= m.out) return;
-      if (m.bias != nullptr) sum += __bfloat162float(m.bias[column]);
-      launch.inner[item.head][row * std::int64_t{m.out} + column] =
-          __float2bfloat16_rn(gelu_tanh(sum));
+#pragma unroll
+  for (int layer = 0; layer < kNumLayers; ++layer) {
+    for_each_item(launch, layer, shared.head_rows, [&](const Item& item) {
+      const Matrix& m = launch.matrices[layer][item.head];
+      multiply(item, shared, step, [&](int at, int column, float sum) {
+        if (column >= m.out) return;
+        if (layer == 0) {
+          if (m.bias != nullptr) sum += __bfloat162float(m.bias[column]);
+          launch.inner[item.head][at * std::int64_t{m.out} + column] =
+              __float2bfloat16_rn(gelu_tanh(sum));
+        } else {
+          const int row = shared.head_rows[item.head].rows[at];
+          launch.partial[item.head]
+                        [(item.rank * std::int64_t{launch.num_rows} + row) * m.out + column] = sum;
+        }
+      });
     });
-  });
-  publish_to_copy_engine();
-  named_barrier(1, kProductThreads);
-  if (threadIdx.x == 0) signal(*launch.arrived);
-  for_each_second(launch, needed, [&](const Item& item) {
-    const int out = launch.second[item.head].out;
-    float* to = launch.partial[item.head] + std::int64_t{item.rank} * launch.num_rows * out;
-    multiply<kRows>(item, shared, buffer, step, [&](int row, int column, float sum) {
-      if (row < launch.num_rows && column < out) to[row * std::int64_t{out} + column] = sum;
-    });
-  });
-}
-
-int num_tiles(const LinearWeights& weights) {
-  return (weights.out + kTileRows - 1) / kTileRows;
-}
-int num_stages(const LinearWeights& weights) {
-  return (weights.in + kProductColumns - 1) / kProductColumns;
+    if (layer == 0) {
+      publish_to_copy_engine();
+      named_barrier(1, kProductThreads);
+      if (threadIdx.x == 0) signal(*launch.arrived);
+    }
+  }
 }
 
 bool is_prepared(const LinearWeights& weights) {
@@ -325,26 +446,32 @@ Matrix matrix_of(const LinearWeights& weights) {
   return {.prepared = static_cast<const char*>(weights.prepared),
           .bias = static_cast<const Bf16*>(weights.bias),
           .out = weights.out,
-          .num_tiles = num_tiles(weights),
-          .num_stages = num_stages(weights)};
+          .num_tiles = (weights.out + kTileRows - 1) / kTileRows,
+          .num_stages = (weights.in + kProductColumns - 1) / kProductColumns};
 }
 
 template <int kRows>
 Status launch_rows(Stream& stream, const RegionProductsParams& params, int num_multiprocessors) {
+  using L = Layout<kRows>;
   Launch launch_params = {};
-  GAPLESS_RETURN_IF_ERROR(describe_boxes(launch_params.x_boxes, params.x, params.num_rows,
-                                         params.heads[0].first.in, params.heads[0].first.in,
-                                         kRows));
+  const int dim = params.heads[0].first.in;
+  GAPLESS_RETURN_IF_ERROR(describe_boxes(launch_params.x_boxes,
+                                         L::kGathers ? params.gathered : params.x, params.num_rows,
+                                         dim, dim, L::kPartRows));
   for (int i = 0; i < kNumRegionHeads; ++i) {
     const RegionProductsParams::Head& head = params.heads[i];
     GAPLESS_RETURN_IF_ERROR(describe_boxes(launch_params.inner_boxes[i], head.inner,
-                                           params.num_rows, head.second.in, head.second.in, kRows));
-    launch_params.first[i] = matrix_of(head.first);
-    launch_params.second[i] = matrix_of(head.second);
+                                           params.num_rows, head.second.in, head.second.in,
+                                           L::kPartRows));
+    launch_params.matrices[0][i] = matrix_of(head.first);
+    launch_params.matrices[1][i] = matrix_of(head.second);
     launch_params.inner[i] = static_cast<Bf16*>(head.inner);
     launch_params.partial[i] = head.partial;
     launch_params.token_ids[i] = head.token_id;
   }
+  launch_params.x = static_cast<const Bf16*>(params.x);
+  launch_params.gathered = static_cast<Bf16*>(params.gathered);
+  launch_params.dim = dim;
   launch_params.tokens = params.tokens;
   launch_params.rows = params.rows;
   launch_params.row_states = params.row_states;
@@ -359,23 +486,26 @@ Status launch_rows(Stream& stream, const RegionProductsParams& params, int num_m
 }  // namespace
 
 // Where row_linear has ranks is a property of both matrices of a launch: it must be so in the second and not in the first.
-bool region_products_take(const RegionDecoderWeights& weights, int num_rows) {
-  if (num_rows > kMaxRegionProductRows || weights.coord_fc1.out == 0) return false;
+Status check_region_products(const RegionDecoderWeights& weights) {
   for (const LinearWeights* one :
        {&weights.coord_fc1, &weights.coord_fc2, &weights.size_fc1, &weights.size_fc2}) {
-    if (!is_prepared(*one)) return false;
+    if (!is_prepared(*one)) return Status(StatusCode::kUnavailable, "a matrix is not prepared");
   }
   const auto has_ranks = [](const LinearWeights& a, const LinearWeights& b) {
     return wants_column_ranks(a) && wants_column_ranks(b);
   };
-  return !has_ranks(weights.coord_fc1, weights.size_fc1) &&
-         has_ranks(weights.coord_fc2, weights.size_fc2);
+  if (has_ranks(weights.coord_fc1, weights.size_fc1) ||
+      !has_ranks(weights.coord_fc2, weights.size_fc2)) {
+    return Status(StatusCode::kUnavailable,
+                  "matrices of their sizes are summed up in another order");
+  }
+  return ok_status();
 }
 
 Status region_products(Stream& stream, const RegionProductsParams& params,
                        int num_multiprocessors) {
   if (params.num_rows <= 8) return launch_rows<8>(stream, params, num_multiprocessors);
-  if (params.num_rows <= 16) return launch_rows<16>(stream, params, num_multiprocessors);
+  if (params.num_rows <= 32) return launch_rows<32>(stream, params, num_multiprocessors);
   return launch_rows<kMaxRegionProductRows>(stream, params, num_multiprocessors);
 }
 

@@ -16,15 +16,17 @@ inline constexpr int kNumRegionHeads = 2;
 // The second layer's logits are left as this many partial sums, to be added up in order.
 inline constexpr int kRegionRanks = kColumnRanks;
 // Of one launch.
-inline constexpr int kMaxRegionProductRows = 32;
+inline constexpr int kMaxRegionProductRows = 64;
 
 struct RegionProductsParams {
-  const void* x = nullptr;  // [num_rows, dim] T
+  const void* x = nullptr;   // [num_rows, dim] T
+  void* gathered = nullptr;  // scratch [num_rows, dim] T
   struct Head {
     LinearWeights first, second;  // prepared, in T
     void* inner = nullptr;        // scratch [num_rows, first.out] T
     float* partial = nullptr;     // out [kRegionRanks, num_rows, second.out], without the bias
-    std::int32_t token_id = 0;  // the head is left out unless a row that decodes regions sampled it
+    std::int32_t token_id =
+        0;  // not that of the other head; the head is left out unless a row that decodes regions sampled it
   } heads[kNumRegionHeads];
   const std::int32_t* tokens = nullptr;
   const std::int32_t* rows = nullptr;
@@ -34,9 +36,11 @@ struct RegionProductsParams {
   unsigned* arrived = nullptr;
 };
 
-// Whether the launch takes these heads, and gives the sums that two of row_linear give. On paths with warpgroups alone.
-bool region_products_take(const RegionDecoderWeights& weights, int num_rows);
+// Ok where the launch takes these heads of two layers and gives the sums that two of row_linear give, or why not. On paths with
+// warpgroups alone.
+Status check_region_products(const RegionDecoderWeights& weights);
 
+// At most kMaxRegionProductRows.
 Status region_products(Stream& stream, const RegionProductsParams& params, int num_multiprocessors);
 
 }  // namespace GAPLESS_PATH

@@ -7,26 +7,34 @@
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/row_linear.h"
 
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kThreads = 256;
+// Bins whose logits a thread asks for at once.
+constexpr int kInFlight = 4;
 
-// Of a row.
+// Of a row, as kNumRanks sums: a number that is known here, so that all are asked for at once.
+template <int kNumRanks>
 class Logits {
  public:
   __device__ Logits(const RegionLogits& head, std::int64_t row, int out)
       : sums_(head.sums + row * out),
         bias_(static_cast<const Bf16*>(head.bias)),
-        num_ranks_(head.num_ranks),
         rank_stride_(head.rank_stride) {}
 
   __device__ float operator[](int i) const {
+    float sums[kNumRanks];
+#pragma unroll
+    for (int rank = 0; rank < kNumRanks; ++rank) sums[rank] = sums_[rank * rank_stride_ + i];
+    const float bias = bias_ != nullptr ? __bfloat162float(bias_[i]) : 0;
     float sum = 0;
-    for (int rank = 0; rank < num_ranks_; ++rank) sum += sums_[rank * rank_stride_ + i];
-    return bias_ != nullptr ? sum + __bfloat162float(bias_[i]) : sum;
+#pragma unroll
+    for (int rank = 0; rank < kNumRanks; ++rank) sum += sums[rank];
+    return bias_ != nullptr ? sum + bias : sum;
   }
   // Those behind the first ones.
   __device__ Logits from(int first) const {
@@ -39,7 +47,6 @@ class Logits {
  private:
   const float* sums_;
   const Bf16* bias_;
-  int num_ranks_;
   std::int64_t rank_stride_;
 };
 
@@ -54,9 +61,22 @@ __device__ Best better(Best a, Best b) {
 
 // The largest logit, the lowest bin among equals; in every thread. `shared` holds one Best per warp
 // and may be used again right after the call.
-__device__ int argmax(const Logits& logits, int num_bins, Best* shared) {
+template <int kNumRanks>
+__device__ int argmax(const Logits<kNumRanks>& logits, int num_bins, Best* shared) {
   Best best{-INFINITY, num_bins};
-  for (int i = threadIdx.x; i < num_bins; i += kThreads) best = better(best, {logits[i], i});
+  for (int first = threadIdx.x; first < num_bins; first += kInFlight * kThreads) {
+    float own[kInFlight];
+#pragma unroll
+    for (int n = 0; n < kInFlight; ++n) {
+      const int i = first + n * kThreads;
+      own[n] = i < num_bins ? logits[i] : -INFINITY;
+    }
+#pragma unroll
+    for (int n = 0; n < kInFlight; ++n) {
+      const int i = first + n * kThreads;
+      if (i < num_bins) best = better(best, {own[n], i});
+    }
+  }
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     best = better(best, {__shfl_xor_sync(kFullWarp, best.logit, offset),
@@ -70,7 +90,9 @@ __device__ int argmax(const Logits& logits, int num_bins, Best* shared) {
 }
 
 // 1 / (sum of exp(logit - that of `best`)), in every thread, added up in a fixed order. `shared` as above.
-__device__ float confidence_of(int best, const Logits& logits, int num_bins, float* shared) {
+template <int kNumRanks>
+__device__ float confidence_of(int best, const Logits<kNumRanks>& logits, int num_bins,
+                               float* shared) {
   float sum = 0;
   const float largest = logits[best];
   for (int i = threadIdx.x; i < num_bins; i += kThreads) sum += expf(logits[i] - largest);
@@ -92,6 +114,7 @@ __device__ float size_of_bin(int bin, int num_bins, bool linear) {
 }
 
 // One block per row.
+template <int kNumRanks>
 __global__ void __launch_bounds__(kThreads)
     pick_region_values_kernel(DecodeRegionsParams p, RegionLogits coord, RegionLogits size,
                               unsigned* arrived) {
@@ -112,14 +135,14 @@ __global__ void __launch_bounds__(kThreads)
   float x, y, x_confidence = 0, y_confidence = 0;
   if (token == p.coord_id) {
     const int num_bins = p.weights.coord_fc2.out;
-    const Logits logits(coord, i, num_bins);
+    const Logits<kNumRanks> logits(coord, i, num_bins);
     const int bin = argmax(logits, num_bins, shared);
     if (wants_confidence) x_confidence = confidence_of(bin, logits, num_bins, shared_sums);
     x = coordinate_of_bin(bin, num_bins, p.coord_divisor);
     y = 0;
   } else if (token == p.size_id) {
     const int num_bins = p.weights.size_fc2.out / 2;
-    const Logits logits(size, i, 2 * num_bins);
+    const Logits<kNumRanks> logits(size, i, 2 * num_bins);
     const int width = argmax(logits, num_bins, shared);
     const int height = argmax(logits.from(num_bins), num_bins, shared);
     x = size_of_bin(width, num_bins, p.linear_sizes);
@@ -145,9 +168,13 @@ __global__ void __launch_bounds__(kThreads)
 
 Status pick_region_values(Stream& stream, const DecodeRegionsParams& params,
                           const RegionLogits& coord, const RegionLogits& size, unsigned* arrived) {
-  return launch("pick_region_values", stream,
-                {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kThreads)},
-                pick_region_values_kernel, params, coord, size, arrived);
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(params.num_rows)),
+                          .block = dim3(kThreads)};
+  return coord.num_ranks == 1
+             ? launch("pick_region_values", stream, shape, pick_region_values_kernel<1>, params,
+                      coord, size, arrived)
+             : launch("pick_region_values", stream, shape, pick_region_values_kernel<kColumnRanks>,
+                      params, coord, size, arrived);
 }
 
 }  // namespace GAPLESS_PATH

@@ -31,6 +31,7 @@
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/row_product.cuh"
+#include "kernels/cuda/device/x_fragments.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prepared_linear.h"
 #include "kernels/cuda/row_linear.h"
@@ -44,8 +45,6 @@ constexpr int kComputeWarps = kProductWarps;
 constexpr int kComputeThreads = kProductThreads;
 constexpr int kThreads = kComputeThreads + kWarp;
 constexpr int kStageColumns = kProductColumns;
-constexpr int kBoxesPerStage = kStageColumns / kBoxColumns;
-constexpr int kBoxRowBytes = kBoxColumns * 2;
 constexpr int kTileBoxBytes = kTileRows * kBoxRowBytes;
 constexpr int kTileBytes = kBoxesPerStage * kTileBoxBytes;  // one tile of one stage
 static_assert(kTileRows == kPreparedTileRows && kStageColumns == kPreparedTileColumns);
@@ -241,27 +240,8 @@ __device__ __forceinline__ void multiply_stage(Accumulators<kRows>& sums, std::u
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int box = warp / 4;
   const int chunk = (warp % 4) * 2;  // this warp's first 16-byte chunk of the box's rows
-
-  // x, rows as columns of B: lanes 0-7 address the first 8 columns (k) of 8 rows, lanes 8-15 the
-  // second, lanes 16-31 the same of the next 8 rows.
   std::uint32_t b[kRows / 8][2];
-  const std::uint32_t x_box = stage + L::kWeightBytes + box * L::kXBoxBytes;
-  const int b_chunk = chunk + (lane / 8) % 2;
-  if constexpr (kRows == 8) {
-    const int row = lane % 8;
-    ldmatrix_x2(b[0], x_box + row * kBoxRowBytes + ((b_chunk ^ row) << 4));
-  } else {
-#pragma unroll
-    for (int pair = 0; pair < kRows / 16; ++pair) {
-      const int row = pair * 16 + (lane / 16) * 8 + lane % 8;
-      std::uint32_t r[4];
-      ldmatrix_x4(r, x_box + row * kBoxRowBytes + ((b_chunk ^ (row & 7)) << 4));
-      b[2 * pair][0] = r[0];
-      b[2 * pair][1] = r[1];
-      b[2 * pair + 1][0] = r[2];
-      b[2 * pair + 1][1] = r[3];
-    }
-  }
+  load_x_fragments<kRows>(b, stage + L::kWeightBytes, L::kXBoxBytes);
   // W: prepared tiles hold each lane's fragment in one piece; boxes are swizzled rows.
   const int a_row = lane % 16;
   const std::uint32_t a_offset = prepared ? warp * (kTileBytes / kComputeWarps) + lane * 16

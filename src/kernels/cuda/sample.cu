@@ -262,8 +262,9 @@ __device__ bool is_certain(const ShortList& list) {
 __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p) {
   constexpr int kWarps = kPartThreads / kWarp;
   __shared__ Summary warps[kWarps];
-  let_successor_start();
   if (!p.behind_grammar_masks) wait_for_predecessor();
+  // Behind it, or behind grammar_masks', so that the rows' states are there when the next kernel starts.
+  let_successor_start();
   const std::int64_t i = blockIdx.y;
   const int row_index = p.rows[i];
   if (is_idle(p, row_index)) return wait_for_predecessor();
@@ -389,10 +390,10 @@ template <int kIdBits>
 __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) {
   extern __shared__ __align__(16) char raw_shared[];
   let_successor_start();
-  wait_for_predecessor();
   const std::int64_t i = blockIdx.x;
   const int row_index = p.rows[i];
   if (is_idle(p, row_index)) {
+    wait_for_predecessor();
     if (threadIdx.x == 0) {
       p.tokens[i] = -1;
       p.logprobs[i] = 0;
@@ -403,6 +404,7 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
   const bool wants_confidence = (row.flags & kRowWantsConfidence) != 0;
   const ShortList list = short_list(p.automata, row, p.vocab);
   if (is_certain(list)) {
+    wait_for_predecessor();
     if (threadIdx.x == 0) {
       p.tokens[i] = list.tokens[0];
       p.logprobs[i] = 0;
@@ -412,6 +414,7 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
   }
   const float* logits = p.logits + i * p.logits_stride;
   const Allowed allowed(p, row, i);
+  wait_for_predecessor();
   const Summary summary = merge_parts(static_cast<const Summary*>(p.scratch) + i * kParts);
 
   int token;

@@ -145,12 +145,21 @@ __device__ SharedPrefix find_shared_prefix(const PlanDecodeParams& p, int i) {
   return found;
 }
 
-// The first blocks have a thread for each row; those behind them, if anybody asks for shared prefixes, a warp.
+// Whether a block plans what the step's rows have together.
+__host__ __device__ bool has_common_plan(const PlanDecodeParams& p) {
+  return p.needed_logits != nullptr || p.any_lives != nullptr;
+}
+
+// The first blocks have a thread for each row; those behind them, if anybody asks for shared prefixes, a warp. The last one is that of the
+// common plan, if there is one.
 __global__ void plan_decode_kernel(PlanDecodeParams p) {
   let_successor_start();
   wait_for_predecessor();
-  if (p.needed_logits != nullptr && blockIdx.x == 0) plan_logits(p);
-  if (p.any_lives != nullptr && blockIdx.x == 0) plan_any_lives(p);
+  if (has_common_plan(p) && blockIdx.x == gridDim.x - 1) {
+    if (p.needed_logits != nullptr) plan_logits(p);
+    if (p.any_lives != nullptr) plan_any_lives(p);
+    return;
+  }
   const int i = blockIdx.x * kThreads + threadIdx.x;
   const int blocks_of_threads = (p.num_rows + kThreads - 1) / kThreads;
   if (static_cast<int>(blockIdx.x) >= blocks_of_threads) {
@@ -262,6 +271,7 @@ Status plan_decode(Stream& stream, const PlanDecodeParams& params) {
   if (params.shared_prefixes != nullptr) {
     shape.grid.x += blocks_for(params.num_rows * kWarp, kThreads);
   }
+  if (has_common_plan(params)) ++shape.grid.x;
   return launch("plan_decode", stream, shape, plan_decode_kernel, params);
 }
 
