@@ -92,9 +92,11 @@ class ComposedBlocks {
 
   // A parallel block's feed-forward reads the same rows as its attention, and the residual only at its end. In a decode step
   // attention is a chain of small launches that leaves most of the device idle. Rows that are restored share their memory.
+  // In a prefill it is experts' first half alone, small launches too.
   bool starts_beside_attention(const DecoderBlock& block) const {
-    return p_.decode && block.residual == Residual::kParallel &&
-           block.proj.restore.prepared == nullptr && block.ff.up.restore.prepared == nullptr;
+    if (block.residual != Residual::kParallel) return false;
+    if (!p_.decode) return block.ff.kind == FeedForwardKind::kExperts;
+    return block.proj.restore.prepared == nullptr && block.ff.up.restore.prepared == nullptr;
   }
 
   // `started`: the feed-forward, in a branch that is to be joined.
@@ -205,8 +207,8 @@ class ComposedBlocks {
          .num_tokens = p_.num_tokens,
          .heads = p_.heads,
          .decode = p_.decode,
-         // In a decode step op_scratch may be the experts' already.
-         .scratch = p_.decode ? p_.attention_scratch : p_.op_scratch},
+         // op_scratch may be the experts' already, and in a decode step `inner` the feed-forward's.
+         .scratch = p_.decode ? p_.attention_scratch : p_.inner},
         rope);
   }
 

@@ -527,14 +527,14 @@ struct DecoderBlocksParams {
   int num_wanted = 0;
   void* wanted_x = nullptr;  // out [num_wanted, dim] T; x is undefined then
   // Scratch. N = max(num_tokens, num_wanted).
-  void* norm = nullptr;         // [N, dim] T
-  void* qkv = nullptr;          // [N, max(heads.qkv_width(), dim)] T
-  void* attention = nullptr;    // [N, max(heads.q_width(), dim)] T
-  void* inner = nullptr;        // [N, ff.up.out] T
+  void* norm = nullptr;       // [N, dim] T
+  void* qkv = nullptr;        // [N, max(heads.qkv_width(), dim)] T
+  void* attention = nullptr;  // [N, max(heads.q_width(), dim)] T
+  void* inner = nullptr;      // [N, ff.up.out] T; in a prefill at least scale_heads_scratch_bytes()
   float* row_scales = nullptr;  // [N]; nullptr: only without weights in 8 bits
   // The larger of attention_scratch_bytes() and, in a decode step, scale_heads_scratch_bytes().
   void* attention_scratch = nullptr;
-  // experts_scratch_bytes(); in a prefill the larger of it and scale_heads_scratch_bytes().
+  // experts_scratch_bytes()
   void* op_scratch = nullptr;
   void* block_scratch = nullptr;  // decoder_blocks_scratch_bytes()
 };

@@ -45,11 +45,6 @@ Status TextDecoder::tune(Stream& stream, int max_tokens) const {
   std::vector<LinearParams> products = {
       dense_linear(kernels, w.norm, block.qkv, w.qkv, max_tokens),
       residual_linear(kernels, w.attention, block.proj, w.x, after_attention, max_tokens)};
-  if (block.head_scales.alpha != nullptr) {
-    // Long sums of few columns: what is chosen unseen has a dozen tiles for the whole device.
-    products.push_back(
-        dense_linear(kernels, w.qkv, block.head_scales.products, w.inner, max_tokens));
-  }
   const auto with_matrices = std::ranges::find_if(weights_.blocks, [](const DecoderBlock& one) {
     return one.ff.kind != FeedForwardKind::kExperts;
   });

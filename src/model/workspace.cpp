@@ -44,20 +44,23 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelShape& 
   text.norm = take(tokens, shape.dim);
   text.qkv = take(tokens, std::max(shape.heads.qkv_width(), shape.dim));
   text.attention = take(tokens, std::max(shape.heads.q_width(), shape.dim));
-  text.inner = take(tokens, shape.up_dim);
+  BumpLayout& layout = take.layout;
+  const auto scales_scratch = [&](int count) {
+    return shape.scales_heads ? kernels.scale_heads_scratch_bytes(count, shape.heads) : 0;
+  };
+  const std::size_t inner_bytes = static_cast<std::size_t>(tokens) *
+                                  static_cast<std::size_t>(shape.up_dim) * take.element_bytes;
+  text.inner = layout.take(std::max(inner_bytes, scales_scratch(tokens)));
   text.row_scales = take.layout.take_array<float>(static_cast<std::size_t>(tokens));
   text.last_norm = take(rows, shape.dim);
-  BumpLayout& layout = take.layout;
   const std::size_t prefill_scratch = kernels.attention_scratch_bytes(
       limits.max_prefill_tokens, limits.max_prefill_sequences, shape.max_context, shape.heads);
   const std::size_t decode_scratch = kernels.attention_scratch_bytes(
       limits.max_seats, limits.max_seats, shape.max_context, shape.heads);
-  const std::size_t decode_scales =
-      shape.scales_heads ? kernels.scale_heads_scratch_bytes(limits.max_seats, shape.heads) : 0;
-  text.attention_scratch = layout.take(std::max({prefill_scratch, decode_scratch, decode_scales}));
-  text.op_scratch = layout.take(std::max(
-      shape.experts.num_experts > 0 ? kernels.experts_scratch_bytes(tokens, shape.experts) : 0,
-      shape.scales_heads ? kernels.scale_heads_scratch_bytes(tokens, shape.heads) : 0));
+  text.attention_scratch =
+      layout.take(std::max({prefill_scratch, decode_scratch, scales_scratch(limits.max_seats)}));
+  text.op_scratch = layout.take(
+      shape.experts.num_experts > 0 ? kernels.experts_scratch_bytes(tokens, shape.experts) : 0);
   text.block_scratch = layout.take(kernels.decoder_blocks_scratch_bytes(
       limits.max_seats, shape.dim, shape.ff_dim, shape.heads, shape.max_context, shape.experts));
   text.sample_scratch = layout.take(kernels.sample_scratch_bytes(rows, shape.vocab));

@@ -37,11 +37,11 @@ struct TextWorkspace {
   void* norm = nullptr;       // [N, D] T
   void* qkv = nullptr;        // [N, max(H + 2K, D)] T
   void* attention = nullptr;  // [N, max(H, D)] T
-  void* inner = nullptr;      // [N, F] T
+  void* inner = nullptr;      // [N, F] T; in a prefill scratch of scaled heads, too
   float* row_scales = nullptr;        // [N]: of norm or inner, while they are in 8 bits
   void* last_norm = nullptr;          // [max rows, D] T: post_ln of the rows' last tokens
   void* attention_scratch = nullptr;  // in a decode step of scaled heads, too
-  void* op_scratch = nullptr;         // of experts; in a prefill of scaled heads, too
+  void* op_scratch = nullptr;         // of experts
   void* block_scratch = nullptr;
   void* sample_scratch = nullptr;
   void* region_scratch = nullptr;

@@ -110,9 +110,10 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
   }
 
   // Runs `sequences` (of the context, perhaps altered); their tokens keep their place in qkv and
-  // out.
+  // out. num_tokens: of the launch; 0: all of the context.
   std::vector<float> run_device(const PagedContext& c, const OnDevice& d,
-                                const std::vector<AttentionSequence>& sequences, bool decode) {
+                                const std::vector<AttentionSequence>& sequences, bool decode,
+                                int num_tokens = 0) {
     PagedAttentionParams p = params(c);
     const int num_sequences = static_cast<int>(sequences.size());
     const Buffer sequences_dev = upload(sequences);
@@ -128,7 +129,7 @@ class PagedAttentionTest : public KernelsTest, public ::testing::WithParamInterf
     p.page_table = d.page_table.as<std::int32_t>();
     p.sequences = sequences_dev.as<AttentionSequence>();
     p.num_sequences = num_sequences;
-    p.num_tokens = c.num_tokens;
+    p.num_tokens = num_tokens > 0 ? num_tokens : c.num_tokens;
     p.out = out.data();
     p.scratch = scratch.data();
     run(kernels_->paged_attention(*stream_, p));
@@ -267,6 +268,24 @@ TEST_P(PagedAttentionTest, QueriesDoNotDependOnHowMuchWasCached) {
                              rows_of(whole, c.heads.q_width(), num_cached, 200)))
           << num_cached << " cached";
     }
+  }
+}
+
+// Launches of other numbers of tokens may take other tiles of queries: here on a device of 132 multiprocessors those of 4, 3,
+// 2 and 1 times 64.
+TEST_P(PagedAttentionTest, QueriesDoNotDependOnTheirTile) {
+  const PagedContext c = make_context(64, {{0, 400, 150}});
+  const OnDevice d = upload_context(c);
+  const std::vector<float> whole = run_device(c, d, c.sequences, false);
+  for (const int num_cached : {30, 170, 290, 399}) {
+    AttentionSequence rest = c.sequences[0];
+    rest.first_token = num_cached;
+    rest.num_cached = num_cached;
+    rest.num_tokens = 400 - num_cached;
+    const std::vector<float> suffix = run_device(c, d, {rest}, false, rest.num_tokens);
+    EXPECT_TRUE(bits_equal(rows_of(suffix, c.heads.q_width(), num_cached, 400),
+                           rows_of(whole, c.heads.q_width(), num_cached, 400)))
+        << num_cached << " cached";
   }
 }
 

@@ -354,7 +354,9 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
     const Buffer norm = poisoned(rows * dim);
     const Buffer qkv = poisoned(rows * std::max(d.heads.qkv_width(), d.dim));
     const Buffer attention = poisoned(rows * std::max(d.heads.q_width(), d.dim));
-    const Buffer inner = poisoned(rows * 2 * d.ff_dim);
+    const Buffer inner = poisoned_bytes(
+        std::max(rows * 2 * static_cast<std::size_t>(d.ff_dim) * dtype_bytes(dtype()),
+                 kernels_->scale_heads_scratch_bytes(count, d.heads)));
     const Buffer scratch =
         poisoned_bytes(std::max(kernels_->attention_scratch_bytes(count, 1, kMaxContext, d.heads),
                                 kernels_->scale_heads_scratch_bytes(count, d.heads)));
@@ -363,8 +365,7 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
                               .num_experts = d.num_experts,
                               .experts_per_token = d.experts_per_token};
     const Buffer op_scratch =
-        poisoned_bytes(std::max(kernels_->experts_scratch_bytes(static_cast<int>(rows), experts),
-                                kernels_->scale_heads_scratch_bytes(count, d.heads)));
+        poisoned_bytes(kernels_->experts_scratch_bytes(static_cast<int>(rows), experts));
     const std::vector<DecoderBlock> blocks = device_blocks();
     DecoderBlocksParams p;
     p.blocks = blocks.data(), p.num_blocks = kNumBlocks;

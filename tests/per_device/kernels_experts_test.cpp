@@ -202,6 +202,25 @@ TEST_F(ExpertsTest, AllRowsMayChooseTheSameExperts) {
   }
 }
 
+// Four experts that all rows choose, with several tiles each, and many that few rows choose.
+TEST_F(ExpertsTest, RoutesMayBeUneven) {
+  const ExpertSizes shape{.dim = 264, .inner = 136, .num_experts = 64, .experts_per_token = 8};
+  constexpr int kRows = 300;
+  std::vector<float> logits = distinct_logits(64, kRows);
+  for (std::size_t row = 0; row < kRows; ++row) {
+    for (std::size_t e = 0; e < 4; ++e)
+      logits[row * 64 + 9 * e] = 20 + 0.5f * static_cast<float>(e);
+  }
+  const Problem p = make_problem(shape, logits);
+  const std::vector<float> all = run_device(p);
+  EXPECT_TRUE(rows_close(all, run_reference(p), shape.dim, tolerance()));
+  for (const auto& [begin, count] : {std::pair{0, 300}, {100, 150}, {290, 10}}) {
+    EXPECT_TRUE(
+        bits_equal(run_device(p, begin, count), rows_of(all, shape.dim, begin, begin + count)))
+        << begin << " and " << count;
+  }
+}
+
 // Equal logits: the experts of the lowest indices, with equal weights.
 TEST_F(ExpertsTest, TiesGoToTheLowestIndex) {
   const ExpertSizes shape{.dim = 64, .inner = 16, .num_experts = 12, .experts_per_token = 3};
@@ -315,6 +334,30 @@ TEST_F(ExpertsTest, LogitsMayBeGiven) {
   for (const int num_rows : {9, 80, 1030}) {
     const Problem p = make_problem(shape, num_rows);
     EXPECT_TRUE(bits_equal(run_device(p, 0, num_rows, {.gives_logits = true}), run_device(p)));
+  }
+}
+
+// Half of a logit comes from the first columns, half from the last ones, and a little from the bias.
+TEST_F(ExpertsTest, RoutersAddUpAllColumnsAndTheBias) {
+  for (const int dim : {64, 520, 2048}) {
+    const ExpertSizes shape{.dim = dim, .inner = 16, .num_experts = 20, .experts_per_token = 3};
+    for (const int num_rows : {1, 9, 33, 100}) {
+      Problem p = make_problem(shape, num_rows);
+      const auto width = static_cast<std::size_t>(dim);
+      std::vector<float> x = p.x.host, router = p.router.host, bias(20);
+      for (std::size_t e = 0; e < 20; ++e) {
+        const std::size_t last = width - 20 + e;
+        for (std::size_t row = 0; row < x.size(); row += width) {
+          x[row + last] = x[row + e] /= 2;
+        }
+        router[e * width + last] = 1;
+        bias[e] = 0.25f * static_cast<float>(e % 2);
+      }
+      p.x = tensor(std::move(x)), p.router = tensor(std::move(router));
+      p.router_bias = tensor(std::move(bias));
+      EXPECT_TRUE(rows_close(run_device(p), run_reference(p), dim, tolerance()))
+          << dim << " wide, " << num_rows << " rows";
+    }
   }
 }
 

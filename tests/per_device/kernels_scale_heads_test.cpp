@@ -265,13 +265,15 @@ TEST_F(ScaleHeadsTest, PlacedTokensDoNotDependOnTheBatch) {
   std::vector<std::int32_t> positions(64);
   for (int i = 0; i < 64; ++i) positions[i] = (i * 29 + 3) % kMaxPosition;
   const Problem p = make_problem(6, 64, positions);
-  const Placed all = place_on_device(p, {}, 32, 0, 64);
-  for (const auto& [begin, count] : {std::pair{0, 1}, {63, 1}, {17, 5}, {3, 40}}) {
-    const Placed some = place_on_device(p, {}, 32, begin, count);
-    for (const auto plane : {&Placed::q, &Placed::k, &Placed::v}) {
-      EXPECT_TRUE(
-          bits_equal(some.*plane, rows_of(all.*plane, p.heads.q_width(), begin, begin + count)))
-          << begin << " and " << count;
+  for (const bool decode : {true, false}) {
+    const Placed all = place_on_device(p, {}, 32, 0, 64, decode);
+    for (const auto& [begin, count] : {std::pair{0, 1}, {63, 1}, {17, 5}, {3, 40}}) {
+      const Placed some = place_on_device(p, {}, 32, begin, count, decode);
+      for (const auto plane : {&Placed::q, &Placed::k, &Placed::v}) {
+        EXPECT_TRUE(
+            bits_equal(some.*plane, rows_of(all.*plane, p.heads.q_width(), begin, begin + count)))
+            << begin << " and " << count << ", decode " << decode;
+      }
     }
   }
 }

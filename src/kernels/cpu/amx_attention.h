@@ -1,5 +1,7 @@
-// Attention of bfloat16 with AMX: scores and weighted sums of values by tiles, the running softmax of attention_kernel.h in
-// float32. Weights become bfloat16.
+// Attention of bfloat16 with AMX: scores and weighted sums of values by tiles, the softmax in float32. Weights become bfloat16.
+//
+// Sixteen queries meet a whole span of keys before their values are summed: so a query has one largest score and one sum for each
+// span, and the sums of values stay in the tiles. A crop and a prefill of its prompt are one span.
 #pragma once
 
 #include <immintrin.h>
@@ -28,172 +30,216 @@ class AmxAttention {
         copy_amx_row<Simd>(q + step * kAmxStep, left < kAmxStep ? left : kAmxStep,
                            queries_[step][i]);
       }
-      largest_[i] = -__builtin_inff();
-      _mm512_store_ps(sums_[i], _mm512_setzero_ps());
     }
-    const auto num_values = static_cast<std::size_t>(tile.num_queries + kAmxRows) * width_;
-    __builtin_memset(values_, 0, num_values * sizeof(float));
   }
 
   void run() {
     const AmxTiles tiles;
-    over_key_blocks<kKeys, kAmxRows>(
+    over_key_blocks<kSpan, kAmxRows>(
         tile_,
         [&](int begin, int count) {
-          load_keys(begin, count);
-          load_values(begin, count);
+          for (int at = 0; at < count; at += kBlock) {
+            load_block(begin, at, count - at < kBlock ? count - at : kBlock, count);
+          }
         },
-        [&](int first, int num_rows, int begin, int) { attend_to_block(first, num_rows, begin); });
+        [&](int first, int num_rows, int begin, int count) {
+          attend_to_span(first, num_rows, begin, count);
+        });
     for (int i = 0; i < tile_.num_queries; ++i) write_row(i);
   }
 
  private:
-  static constexpr int kKeys = 128;     // of a block
+  // Keys of a span. Fixed, and counted from key 0, so that a query meets the same spans in whatever tile it comes.
+  static constexpr int kSpan = 1024;
+  static constexpr int kBlock = 128;    // keys that are packed at a time
   static constexpr int kKeyGroup = 64;  // four tiles of scores
   static constexpr int kMaxSteps = kMaxHeadDim / kAmxStep;
-  static constexpr int kPadded =
-      kMaxTileQueries + kAmxRows;  // a last tile may begin with any query
+  static constexpr int kPadded = kMaxTileQueries + kAmxRows;  // a last tile has sixteen queries too
   static constexpr std::int64_t kRowBytes = kAmxStep * sizeof(Bf16);
-  static constexpr std::int64_t kScoreBytes = kKeys * sizeof(float);
+  // Rows of scores, and of weights, do not meet in the same cache sets.
+  static constexpr int kScoreStride = kSpan + kAmxRows, kWeightStride = kSpan + kAmxStep;
 
-  void load_keys(int begin, int count) {
-    rows_.find(tile_, tile_.k, begin, count);
-    for (int first = 0; first < kKeys; first += kAmxRows) {
+  static constexpr int round_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
+
+  // Keys and values [at, at + count) of a span that has `all` of them. Whole tiles: those past the end repeat the last one.
+  void load_block(int begin, int at, int count, int all) {
+    const int padded = round_up(count, kAmxStep);
+    rows_.find(tile_, tile_.k, begin + at, count);
+    fetch_block(tile_.v, begin + at, count);
+    for (int first = 0; first < padded; first += kAmxRows) {
       const Bf16* keys[kAmxRows];
       for (int j = 0; j < kAmxRows; ++j) keys[j] = rows_[first + j];
       for (int step = 0; step < num_steps_; ++step) {
-        const int at = step * kAmxStep, left = tile_.head_dim - at;
-        pack_amx_columns<Simd>(keys, at, left < kAmxStep ? left : kAmxStep,
-                               keys_[first / kAmxRows][step]);
+        const int from = step * kAmxStep, left = tile_.head_dim - from;
+        pack_amx_columns<Simd>(keys, from, left < kAmxStep ? left : kAmxStep,
+                               key_tile((at + first) / kAmxRows, step));
       }
     }
-  }
-
-  // Pairs of values: their dimensions lie in the lanes.
-  void load_values(int begin, int count) {
-    rows_.find(tile_, tile_.v, begin, count);
-    for (int j = 0; j < kKeys; j += 2) {
+    const int next = at + kBlock;
+    if (next < all) fetch_block(tile_.k, begin + next, all - next < kBlock ? all - next : kBlock);
+    rows_.find(tile_, tile_.v, begin + at, count);
+    // Pairs of values: their dimensions lie in the lanes.
+    for (int j = 0; j < padded; j += 2) {
       for_lanes<Simd>(
           tile_.head_dim, [&](int d, int lanes) __attribute__((always_inline)) {
             const __m512i even = _mm512_castps_si512(load_count<Simd>(rows_[j] + d, lanes));
             const __m512i odd = _mm512_castps_si512(load_count<Simd>(rows_[j + 1] + d, lanes));
-            _mm512_store_si512(pairs_ + j / 2 * width_ + d,
+            _mm512_store_si512(pairs_ + (at + j) / 2 * width_ + d,
                                _mm512_or_si512(_mm512_srli_epi32(even, 16), odd));
           });
     }
   }
 
-  // Queries [first, first + num_rows), of which one at least sees keys of the block.
-  void attend_to_block(int first, int num_rows, int begin) {
-    for (int key = 0; key < kKeys; key += kKeyGroup) score(first, key);
-    for (int i = 0; i < num_rows; ++i) {
-      weigh_row(first + i, i, tile_.num_visible[first + i] - begin);
+  // Another core has just written these keys or values: they come while something else is packed.
+  void fetch_block(const void* from, int begin, int count) const {
+    if (tile_.format != KvFormat::kNative) return;
+    for (int j = 0; j < count; ++j) {
+      const Bf16* row = static_cast<const Bf16*>(from) + place_of(tile_, begin + j);
+      for (int d = 0; d < tile_.head_dim; d += kAmxStep) __builtin_prefetch(row + d, 0, 2);
     }
-    int d = 0;
-    for (; d + 4 * kAmxRows <= width_; d += 4 * kAmxRows) add_values<4>(first, d);
-    for (; d < width_; d += kAmxRows) add_values<1>(first, d);
   }
 
-  // Of sixteen queries and the group of keys at `key`.
+  Bf16* key_tile(int group, int step) { return keys_[group * num_steps_ + step]; }
+
+  // Queries [first, first + num_rows), one of which at least sees keys of the span: its first `count`.
+  void attend_to_span(int first, int num_rows, int begin, int count) {
+    const int num_keys = round_up(count, kAmxStep);
+    int key = 0;
+    for (; key + kKeyGroup <= num_keys; key += kKeyGroup) score<4>(first, key);
+    for (; key < num_keys; key += kAmxStep) score<2>(first, key);
+    for (int row = 0; row < kAmxRows; ++row) {
+      const int visible = row < num_rows ? tile_.num_visible[first + row] - begin : 0;
+      weigh_row(first + row, row, visible < count ? visible : count, num_keys, begin == 0);
+    }
+    for (int d = 0; d < width_;) {
+      const int left = (width_ - d) / kAmxRows;
+      if (left == 5) {
+        d += add_values<5>(first, d, num_keys, begin == 0);
+      } else if (left >= 4) {
+        d += add_values<4>(first, d, num_keys, begin == 0);
+      } else {
+        d += add_values<1>(first, d, num_keys, begin == 0);
+      }
+    }
+  }
+
+  // f<0>() to f<kCount - 1>().
+  template <int kCount, typename F>
+  [[gnu::always_inline]] static void for_tiles(const F& f) {
+    f.template operator()<0>();
+    if constexpr (kCount > 1) f.template operator()<1>();
+    if constexpr (kCount > 2) f.template operator()<2>();
+    if constexpr (kCount > 3) f.template operator()<3>();
+    if constexpr (kCount > 4) f.template operator()<4>();
+  }
+
+  // Of sixteen queries and kCount tiles of keys at `key`.
+  template <int kCount>
   void score(int first, int key) {
-    AmxTiles::clear<0>(), AmxTiles::clear<1>(), AmxTiles::clear<2>(), AmxTiles::clear<3>();
-    const auto* keys = &keys_[key / kAmxRows];
+    for_tiles<kCount>([]<int kTile>() __attribute__((always_inline)) { AmxTiles::clear<kTile>(); });
+    const int group = key / kAmxRows;
     for (int step = 0; step < num_steps_; ++step) {
       AmxTiles::load<4>(queries_[step][first], kRowBytes);
-      AmxTiles::load<5>(keys[0][step], kRowBytes);
-      AmxTiles::add_products<0, 4, 5>();
-      AmxTiles::load<6>(keys[1][step], kRowBytes);
-      AmxTiles::add_products<1, 4, 6>();
-      AmxTiles::load<7>(keys[2][step], kRowBytes);
-      AmxTiles::add_products<2, 4, 7>();
-      AmxTiles::load<5>(keys[3][step], kRowBytes);
-      AmxTiles::add_products<3, 4, 5>();
+      for_tiles<kCount>([&]<int kTile>() __attribute__((always_inline)) {
+        constexpr int kKeys = 5 + kTile % 3;
+        AmxTiles::load<kKeys>(key_tile(group + kTile, step), kRowBytes);
+        AmxTiles::add_products<kTile, 4, kKeys>();
+      });
     }
     float* const to = scores_[0] + key;
-    AmxTiles::store<0>(to, kScoreBytes), AmxTiles::store<1>(to + kAmxRows, kScoreBytes);
-    AmxTiles::store<2>(to + 2 * kAmxRows, kScoreBytes);
-    AmxTiles::store<3>(to + 3 * kAmxRows, kScoreBytes);
+    for_tiles<kCount>([&]<int kTile>() __attribute__((always_inline)) {
+      AmxTiles::store<kTile>(to + kTile * kAmxRows, kScoreStride * sizeof(float));
+    });
   }
 
-  // Scores to weights of the keys that query i sees: the first num_visible of this block. For a block that it does not
-  // see, weights of 0 leave everything as it was.
-  void weigh_row(int i, int row, int num_visible) {
-    constexpr int kVectors = kKeys / kAmxRows;
+  // Scores to weights of the keys that query i sees: the first num_visible of this span, of num_keys that have a weight. Where it sees
+  // none, weights of 0 leave everything as it was.
+  void weigh_row(int i, int row, int num_visible, int num_keys, bool is_first) {
     Bf16* const weights = weights_[row];
     if (num_visible <= 0) {
-      __builtin_memset(weights, 0, sizeof(weights_[row]));
+      __builtin_memset(weights, 0, static_cast<std::size_t>(num_keys) * sizeof(Bf16));
       return;
     }
     const float* const scores = scores_[row];
-    __m512 score[kVectors];
-    for (int v = 0; v < kVectors; ++v) score[v] = _mm512_load_ps(scores + v * kAmxRows);
-    if (num_visible < kKeys) {
-      const __m512 unseen = _mm512_set1_ps(-__builtin_inff());
-      for (int v = 0; v < kVectors; ++v) {
-        const int seen = num_visible - v * kAmxRows;  // of this vector
-        const auto lanes = static_cast<__mmask16>(seen >= kAmxRows ? 0xffff
-                                                  : seen <= 0      ? 0
-                                                                   : (1u << seen) - 1u);
-        score[v] = _mm512_mask_mov_ps(unseen, lanes, score[v]);
+    const int whole = num_visible / kAmxRows * kAmxRows;
+    const auto seen = static_cast<__mmask16>((1u << (num_visible - whole)) - 1u);
+    const __m512 unseen = _mm512_set1_ps(-__builtin_inff());
+    __m512 most = _mm512_mask_load_ps(unseen, seen, scores + whole), most2 = unseen;
+    int j = 0;
+    for (; j + kAmxStep <= whole; j += kAmxStep) {
+      most = _mm512_max_ps(most, _mm512_load_ps(scores + j));
+      most2 = _mm512_max_ps(most2, _mm512_load_ps(scores + j + kAmxRows));
+    }
+    if (j < whole) most2 = _mm512_max_ps(most2, _mm512_load_ps(scores + j));
+    float largest = Simd::largest(_mm512_max_ps(most, most2));
+    __m512 sum = _mm512_setzero_ps();
+    if (!is_first) {
+      sum = _mm512_load_ps(sums_[i]);
+      if (largest > largest_[i]) {
+        sum = shrink(i, largest, sum);
+      } else {
+        largest = largest_[i];
       }
     }
-    __m512 most = score[0];
-    for (int v = 1; v < kVectors; ++v) most = _mm512_max_ps(most, score[v]);
-    const float block_largest = Simd::largest(most);
-    const float largest = block_largest > largest_[i] ? block_largest : largest_[i];
-    const __m512 scale = _mm512_set1_ps(scale_), relative_to = _mm512_set1_ps(largest);
-    __m512 sum = _mm512_load_ps(sums_[i]);
-    if (largest != largest_[i]) {
-      const __m512 by =
-          exp2_of(_mm512_mul_ps(_mm512_sub_ps(_mm512_set1_ps(largest_[i]), relative_to), scale));
-      sum = _mm512_mul_ps(sum, by);
-      float* const values = values_ + i * width_;
-      for (int d = 0; d < width_; d += kAmxRows) {
-        _mm512_store_ps(values + d, _mm512_mul_ps(_mm512_load_ps(values + d), by));
-      }
-      largest_[i] = largest;
-    }
-    for (int v = 0; v < kVectors; v += 2) {
-      const auto weight = [&](int at) __attribute__((always_inline)) {
-        const __m512 w = exp2_of(_mm512_mul_ps(_mm512_sub_ps(score[at], relative_to), scale));
-        sum = _mm512_add_ps(sum, w);
-        return w;
-      };
-      const __m512 lower = weight(v), upper = weight(v + 1);
-      _mm512_store_si512(weights + v * kAmxRows,
+    largest_[i] = largest;
+    const __m512 scale = _mm512_set1_ps(scale_), offset = _mm512_set1_ps(-largest * scale_);
+    const auto weight = [&](__m512 score) __attribute__((always_inline)) {
+      return exp2_of(_mm512_fmadd_ps(score, scale, offset));
+    };
+    const auto store = [&](int at, __m512 lower, __m512 upper) __attribute__((always_inline)) {
+      sum = _mm512_add_ps(sum, _mm512_add_ps(lower, upper));
+      _mm512_store_si512(weights + at,
                          reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(upper, lower)));
+    };
+    for (j = 0; j + kAmxStep <= whole; j += kAmxStep) {
+      store(j, weight(_mm512_load_ps(scores + j)), weight(_mm512_load_ps(scores + j + kAmxRows)));
     }
+    // The two vectors with the last key that it sees, and what others see beyond.
+    const auto last = [&](int at) __attribute__((always_inline)) {
+      if (at + kAmxRows <= whole) return weight(_mm512_load_ps(scores + at));
+      if (at > whole) return _mm512_setzero_ps();
+      return _mm512_maskz_mov_ps(seen, weight(_mm512_mask_load_ps(unseen, seen, scores + at)));
+    };
+    for (; j < num_keys; j += kAmxStep) store(j, last(j), last(j + kAmxRows));
     _mm512_store_ps(sums_[i], sum);
   }
 
-  // Sixteen queries' values from dimension d on, kCount tiles of them.
+  // What was summed up relative to a smaller score.
+  __m512 shrink(int i, float largest, __m512 sum) {
+    const __m512 by = exp2_of(_mm512_set1_ps((largest_[i] - largest) * scale_));
+    float* const values = values_ + i * width_;
+    for (int d = 0; d < width_; d += kAmxRows) {
+      _mm512_store_ps(values + d, _mm512_mul_ps(_mm512_load_ps(values + d), by));
+    }
+    return _mm512_mul_ps(sum, by);
+  }
+
+  // Sixteen queries' values from dimension d on, kCount tiles of them. Returns their dimensions.
   template <int kCount>
-  void add_values(int first, int d) {
+  int add_values(int first, int d, int num_keys, bool is_first) {
+    constexpr int kWeights = 5;
     const auto row_bytes = static_cast<std::int64_t>(width_ * sizeof(float));
     float* const to = values_ + first * width_ + d;
-    const auto over_sums = [&](auto each) __attribute__((always_inline)) {
-      each.template operator()<0>();
-      if constexpr (kCount == 4) {
-        each.template operator()<1>();
-        each.template operator()<2>();
-        each.template operator()<3>();
+    for_tiles<kCount>([&]<int kTile>() __attribute__((always_inline)) {
+      if (is_first) {
+        AmxTiles::clear<kTile>();
+      } else {
+        AmxTiles::load<kTile>(to + kTile * kAmxRows, row_bytes);
       }
-    };
-    over_sums([&]<int kSum>() __attribute__((always_inline)) {
-      AmxTiles::load<kSum>(to + kSum * kAmxRows, row_bytes);
     });
-    for (int key = 0; key < kKeys; key += kAmxStep) {
-      AmxTiles::load<4>(weights_[0] + key, kKeys * sizeof(Bf16));
+    for (int key = 0; key < num_keys; key += kAmxStep) {
+      AmxTiles::load<kWeights>(weights_[0] + key, kWeightStride * sizeof(Bf16));
       const std::int32_t* const pairs = pairs_ + key / 2 * width_ + d;
-      over_sums([&]<int kSum>() __attribute__((always_inline)) {
-        constexpr int kPairs = 5 + kSum % 3;
-        AmxTiles::load<kPairs>(pairs + kSum * kAmxRows, row_bytes);
-        AmxTiles::add_products<kSum, 4, kPairs>();
+      for_tiles<kCount>([&]<int kTile>() __attribute__((always_inline)) {
+        constexpr int kPairs = 6 + kTile % 2;
+        AmxTiles::load<kPairs>(pairs + kTile * kAmxRows, row_bytes);
+        AmxTiles::add_products<kTile, kWeights, kPairs>();
       });
     }
-    over_sums([&]<int kSum>() __attribute__((always_inline)) {
-      AmxTiles::store<kSum>(to + kSum * kAmxRows, row_bytes);
+    for_tiles<kCount>([&]<int kTile>() __attribute__((always_inline)) {
+      AmxTiles::store<kTile>(to + kTile * kAmxRows, row_bytes);
     });
+    return kCount * kAmxRows;
   }
 
   void write_row(int i) {
@@ -202,7 +248,7 @@ class AmxAttention {
     Bf16* const out = static_cast<Bf16*>(tile_.out) + i * tile_.out_stride;
     for_lanes<Simd>(
         tile_.head_dim, [&](int at, int lanes) __attribute__((always_inline)) {
-          store_count<Simd>(out + at, _mm512_div_ps(_mm512_load_ps(values + at), sum), lanes);
+          store_count<Simd>(out + at, Simd::div(_mm512_load_ps(values + at), sum), lanes);
         });
   }
 
@@ -211,13 +257,13 @@ class AmxAttention {
   const int width_;                 // head_dim in whole vectors
   const float scale_;               // log2(e) / sqrt(head_dim)
   float largest_[kMaxTileQueries];  // unscaled
-  KeyRows<Simd, kKeys> rows_;
+  KeyRows<Simd, kBlock> rows_;
   alignas(64) float sums_[kMaxTileQueries][kAmxRows];  // of the weights, in each lane
   alignas(64) Bf16 queries_[kMaxSteps][kPadded][kAmxStep];
-  alignas(64) Bf16 keys_[kKeys / kAmxRows][kMaxSteps][kAmxNumbers];
-  alignas(64) std::int32_t pairs_[kKeys / 2 * kMaxHeadDim];  // [kKeys / 2, width_]
-  alignas(64) float scores_[kAmxRows][kKeys];
-  alignas(64) Bf16 weights_[kAmxRows][kKeys] = {};
+  alignas(64) Bf16 keys_[kSpan / kAmxRows * kMaxSteps][kAmxNumbers];  // [kSpan / 16][num_steps]
+  alignas(64) std::int32_t pairs_[kSpan / 2 * kMaxHeadDim];           // [kSpan / 2, width_]
+  alignas(64) float scores_[kAmxRows][kScoreStride];
+  alignas(64) Bf16 weights_[kAmxRows][kWeightStride];
   alignas(64) float values_[kPadded * kMaxHeadDim];  // [num_queries, width_]
 };
 

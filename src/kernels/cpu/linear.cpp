@@ -60,22 +60,20 @@ void over_blocks(const VectorOps& ops, const ColumnRange& columns, int in, std::
     block(LinearBlock{row_begin, row_end, columns.begin, columns.end});
     return;
   }
-  const LinearTask size = linear_task({.num_rows = num_rows,
-                                       .num_columns = num_columns,
-                                       .row_unit = row_unit,
-                                       .max_rows = max_rows,
-                                       .max_columns = ops.linear_columns,
-                                       .num_threads = ThreadPool::shared().num_threads()});
-  const std::int64_t num_panels = divide_up(num_columns, size.columns);
-  const std::int64_t num_tasks = num_panels * divide_up(num_rows, size.rows);
-  ThreadPool::shared().parallel_for(num_tasks, [&](std::int64_t task) {
-    const std::int64_t row = task / num_panels * size.rows;
-    const int column = columns.begin + static_cast<int>(task % num_panels * size.columns);
-    block(
-        LinearBlock{.row_begin = row_begin + row,
-                    .row_end = row_begin + std::min(row + size.rows, num_rows),
-                    .column_begin = column,
-                    .column_end = std::min(column + static_cast<int>(size.columns), columns.end)});
+  const LinearTasks tasks({.num_rows = num_rows,
+                           .num_columns = num_columns,
+                           .row_unit = row_unit,
+                           .max_rows = max_rows,
+                           .max_columns = ops.linear_columns,
+                           .num_threads = ThreadPool::shared().num_threads()});
+  ThreadPool::shared().parallel_for(tasks.count(), [&](std::int64_t task) {
+    const LinearPart part = tasks.part(task);
+    if (part.rows == 0 || part.columns == 0) return;
+    const std::int64_t row = row_begin + part.row, column = columns.begin + part.column;
+    block(LinearBlock{.row_begin = row,
+                      .row_end = row + part.rows,
+                      .column_begin = static_cast<int>(column),
+                      .column_end = static_cast<int>(column + part.columns)});
   });
 }
 

@@ -36,39 +36,89 @@ inline LinearTask few_rows_task(const LinearCut& cut) {
   return {divide_up(cut.num_rows, cut.row_unit) * cut.row_unit, units * kColumnUnit};
 }
 
-// The cut of the least time. A task's time is that of its products, and that of reading and packing its rows and columns, which come
-// from memory or from another core's cache: each as long as multiplying it with kPacking of the other side. Threads
-// may be alike: then tasks take whole turns. Or two may share a core: then all work until the last task begins, and wait for it. The
-// second counts kUnlike times as much. One turn for all would be the best of the first, and leaves half of the threads waiting for the
-// other half in the second.
-inline LinearTask many_rows_task(const LinearCut& cut) {
-  constexpr std::int64_t kPacking = 128, kUnlike = 3, kMostRowBlocks = 8;
-  const std::int64_t least_blocks = divide_up(cut.num_rows, cut.max_rows);
-  LinearTask best{cut.row_unit, kColumnUnit};
-  std::int64_t least = INT64_MAX;
-  for (std::int64_t blocks = least_blocks; blocks < least_blocks + kMostRowBlocks; ++blocks) {
-    const std::int64_t rows =
-        divide_up(divide_up(cut.num_rows, blocks), cut.row_unit) * cut.row_unit;
-    if (rows > cut.max_rows) continue;
-    const std::int64_t down = divide_up(cut.num_rows, rows);
-    const std::int64_t height = std::min(rows, cut.num_rows);
-    for (std::int64_t columns = kColumnUnit; columns <= cut.max_columns; columns += kColumnUnit) {
-      const std::int64_t across = divide_up(cut.num_columns, columns);
-      const std::int64_t width = std::min(columns, cut.num_columns);
-      const std::int64_t all = cut.num_rows * cut.num_columns +
-                               kPacking * (across * cut.num_rows + down * cut.num_columns);
-      const std::int64_t last = height * width + kPacking * (height + width);
-      const std::int64_t turns = divide_up(down * across, cut.num_threads);
-      const std::int64_t time =
-          turns * cut.num_threads * last + kUnlike * (all + (cut.num_threads - 1) * last);
-      if (time < least) least = time, best = {rows, columns};
-    }
-  }
-  return best;
-}
+// Rows [row, row + rows) and columns [column, column + columns) of a product; none of them where a task has no such part.
+struct LinearPart {
+  std::int64_t row, rows, column, columns;
+};
 
-inline LinearTask linear_task(const LinearCut& cut) {
-  return cut.num_rows < kFewRows ? few_rows_task(cut) : many_rows_task(cut);
-}
+// The tasks of a product. Threads are not alike: some share a core with another program. So the last tasks, one for each thread, are cut
+// into quarters: a thread that has none left waits for a quarter, and most of the work is in tasks that pack little.
+class LinearTasks {
+ public:
+  explicit LinearTasks(const LinearCut& cut) : cut_(cut), task_(best_task(cut)) {
+    num_whole_ = num_tasks(cut, task_) - num_quartered(cut, task_);
+  }
+
+  std::int64_t count() const { return num_whole_ + 4 * num_quartered(cut_, task_); }
+
+  LinearPart part(std::int64_t i) const {
+    if (i < num_whole_) return whole(i);
+    LinearPart part = whole(num_whole_ + (i - num_whole_) / 4);
+    take_half(i & 1, cut_.row_unit, part.row, part.rows);
+    take_half(i & 2, kColumnUnit, part.column, part.columns);
+    return part;
+  }
+
+  LinearTask task() const { return task_; }
+
+ private:
+  static std::int64_t num_tasks(const LinearCut& cut, const LinearTask& task) {
+    return divide_up(cut.num_rows, task.rows) * divide_up(cut.num_columns, task.columns);
+  }
+  static std::int64_t num_quartered(const LinearCut& cut, const LinearTask& task) {
+    return cut.num_rows < kFewRows ? 0 : std::min(cut.num_threads, num_tasks(cut, task));
+  }
+
+  static LinearTask best_task(const LinearCut& cut) {
+    return cut.num_rows < kFewRows ? few_rows_task(cut) : many_rows_task(cut);
+  }
+
+  // Of the least time. A task's time is that of its products, and that of reading and packing its rows and columns, which come from
+  // memory or from another core's cache: each as long as multiplying it with kPacking of the other side. All threads work until the last
+  // quarter begins, and wait for it.
+  static LinearTask many_rows_task(const LinearCut& cut) {
+    constexpr std::int64_t kPacking = 48, kMostRowBlocks = 8;
+    const std::int64_t least_blocks = divide_up(cut.num_rows, cut.max_rows);
+    LinearTask best{cut.row_unit, kColumnUnit};
+    std::int64_t least = INT64_MAX;
+    for (std::int64_t blocks = least_blocks; blocks < least_blocks + kMostRowBlocks; ++blocks) {
+      const std::int64_t rows =
+          divide_up(divide_up(cut.num_rows, blocks), cut.row_unit) * cut.row_unit;
+      if (rows > cut.max_rows) continue;
+      const std::int64_t down = divide_up(cut.num_rows, rows);
+      const std::int64_t height = std::min(rows, cut.num_rows);
+      for (std::int64_t columns = kColumnUnit; columns <= cut.max_columns; columns += kColumnUnit) {
+        const std::int64_t across = divide_up(cut.num_columns, columns);
+        const std::int64_t edges = height + std::min(columns, cut.num_columns);
+        const std::int64_t quartered = num_quartered(cut, {rows, columns});
+        const std::int64_t packed =
+            across * cut.num_rows + down * cut.num_columns + quartered * edges;
+        const std::int64_t last =
+            height * std::min(columns, cut.num_columns) / 4 + kPacking * edges / 2;
+        const std::int64_t time =
+            cut.num_rows * cut.num_columns + kPacking * packed + (cut.num_threads - 1) * last;
+        if (time < least) least = time, best = {rows, columns};
+      }
+    }
+    return best;
+  }
+
+  LinearPart whole(std::int64_t i) const {
+    const std::int64_t panels = divide_up(cut_.num_columns, task_.columns);
+    const std::int64_t row = i / panels * task_.rows, column = i % panels * task_.columns;
+    return {row, std::min(task_.rows, cut_.num_rows - row), column,
+            std::min(task_.columns, cut_.num_columns - column)};
+  }
+
+  static void take_half(bool second, std::int64_t unit, std::int64_t& first, std::int64_t& count) {
+    const std::int64_t half = std::min(divide_up(divide_up(count, 2), unit) * unit, count);
+    if (second) first += half;
+    count = second ? count - half : half;
+  }
+
+  LinearCut cut_;
+  LinearTask task_;
+  std::int64_t num_whole_;
+};
 
 }  // namespace gapless::cpu

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace gapless::cpu {
 namespace {
@@ -10,44 +11,76 @@ namespace {
 // Of the sets with packed products.
 constexpr std::int64_t kMaxRows = 1536, kMaxColumns = 1024;
 
-LinearTask cut(std::int64_t rows, std::int64_t columns, int threads, int row_unit = 32) {
-  return linear_task({.num_rows = rows,
+LinearTasks cut(std::int64_t rows, std::int64_t columns, int threads, int row_unit = 32) {
+  return LinearTasks({.num_rows = rows,
                       .num_columns = columns,
                       .row_unit = row_unit,
                       .max_rows = kMaxRows,
                       .max_columns = kMaxColumns,
                       .num_threads = threads});
 }
-std::int64_t num_tasks(std::int64_t rows, std::int64_t columns, int threads, int row_unit = 32) {
-  const LinearTask task = cut(rows, columns, threads, row_unit);
-  return divide_up(rows, task.rows) * divide_up(columns, task.columns);
+
+// How long threads of these speeds take for all tasks, beside how long they would if none of them waited. Each takes the next task when it
+// has none.
+double time_of(const LinearTasks& tasks, std::int64_t all, const std::vector<double>& speeds) {
+  std::vector<double> free_at(speeds.size(), 0.0);
+  double speed = 0;
+  for (const double one : speeds) speed += one;
+  for (std::int64_t i = 0; i < tasks.count(); ++i) {
+    const auto next = std::min_element(free_at.begin(), free_at.end());
+    const LinearPart part = tasks.part(i);
+    *next += static_cast<double>(part.rows * part.columns) /
+             speeds[static_cast<std::size_t>(next - free_at.begin())];
+  }
+  return *std::max_element(free_at.begin(), free_at.end()) * speed / static_cast<double>(all);
 }
 
 TEST(LinearTasksTest, EveryThreadHasWorkInADecodeStep) {
   for (const int rows : {1, 8, 32}) {
     for (const int columns : {2048, 6144, 8192, 51200}) {
       for (const int threads : {2, 4, 16, 21}) {
-        EXPECT_GE(num_tasks(rows, columns, threads), 2 * threads)
+        EXPECT_GE(cut(rows, columns, threads).count(), 2 * threads)
             << rows << " x " << columns << ", " << threads << " threads";
       }
     }
   }
 }
 
-// All threads together multiply little more than the product, were all tasks as large as the largest and all threads alike.
-TEST(LinearTasksTest, ThreadsHaveEvenWorkInACropAndAPrefill) {
+TEST(LinearTasksTest, PartsAreTheWholeProductOnce) {
+  for (const std::int64_t rows : {1, 31, 95, 96, 100, 730, 4000}) {
+    for (const std::int64_t columns : {1, 33, 256, 1152, 4304}) {
+      for (const int threads : {1, 2, 16, 128}) {
+        const LinearTasks tasks = cut(rows, columns, threads);
+        std::vector<std::uint8_t> seen(static_cast<std::size_t>(rows * columns), 0);
+        for (std::int64_t i = 0; i < tasks.count(); ++i) {
+          const LinearPart part = tasks.part(i);
+          for (std::int64_t row = part.row; row < part.row + part.rows; ++row) {
+            for (std::int64_t column = part.column; column < part.column + part.columns; ++column) {
+              ++seen.at(static_cast<std::size_t>(row * columns + column));
+            }
+          }
+        }
+        EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), rows * columns)
+            << rows << " x " << columns << ", " << threads << " threads";
+      }
+    }
+  }
+}
+
+// Whether all threads are alike, or half of them share a core with something else.
+TEST(LinearTasksTest, ThreadsWaitLittleInACropAndAPrefill) {
   for (const int threads : {2, 8, 16}) {
     for (const int row_unit : {12, 32}) {
       for (const int columns : {1152, 2048, 3456, 4304, 6144, 8192}) {
         for (const int rows : {729, 770}) {
-          const LinearTask task = cut(rows, columns, threads, row_unit);
-          const std::int64_t turns =
-              divide_up(num_tasks(rows, columns, threads, row_unit), threads);
-          const std::int64_t height = std::min<std::int64_t>(task.rows, rows);
-          const std::int64_t width = std::min<std::int64_t>(task.columns, columns);
-          EXPECT_LT(static_cast<double>(turns * threads * height * width), 1.25 * rows * columns)
-              << rows << " x " << columns << ", " << threads << " threads: tasks of " << task.rows
-              << " x " << task.columns;
+          const LinearTasks tasks = cut(rows, columns, threads, row_unit);
+          std::vector<double> speeds(static_cast<std::size_t>(threads), 1.0);
+          const std::int64_t all = std::int64_t{rows} * columns;
+          EXPECT_LT(time_of(tasks, all, speeds), 1.2)
+              << rows << " x " << columns << ", " << threads << " threads";
+          std::fill(speeds.begin(), speeds.begin() + threads / 2, 0.4);
+          EXPECT_LT(time_of(tasks, all, speeds), 1.25)
+              << rows << " x " << columns << ", " << threads << " threads that are not alike";
         }
       }
     }
@@ -58,13 +91,15 @@ TEST(LinearTasksTest, TasksAreWholeUnitsAndNoLargerThanAllowed) {
   for (const std::int64_t rows : {1, 48, 95, 96, 730, 4000}) {
     for (const std::int64_t columns : {1, 31, 32, 256, 1152, 51200}) {
       for (const int threads : {1, 2, 16, 128}) {
-        const LinearTask task = cut(rows, columns, threads);
-        EXPECT_EQ(task.rows % 32, 0);
-        EXPECT_EQ(task.columns % kColumnUnit, 0);
-        EXPECT_LE(task.rows, kMaxRows);
-        EXPECT_LE(task.columns, kMaxColumns);
-        EXPECT_GT(task.rows, 0);
-        EXPECT_GT(task.columns, 0);
+        const LinearTasks tasks = cut(rows, columns, threads);
+        for (std::int64_t i = 0; i < tasks.count(); ++i) {
+          const LinearPart part = tasks.part(i);
+          if (part.rows == 0 || part.columns == 0) continue;
+          EXPECT_EQ(part.row % 32, 0);
+          EXPECT_EQ(part.column % kColumnUnit, 0);
+          EXPECT_LE(part.rows, kMaxRows);
+          EXPECT_LE(part.columns, kMaxColumns);
+        }
       }
     }
   }
@@ -72,18 +107,10 @@ TEST(LinearTasksTest, TasksAreWholeUnitsAndNoLargerThanAllowed) {
 
 // A task's weights are packed for its rows alone, and its rows for its columns.
 TEST(LinearTasksTest, FewerThreadsTakeLargerTasks) {
-  EXPECT_GE(cut(770, 1024, 1).rows, 770);
-  EXPECT_EQ(cut(770, 1024, 1).columns, 1024);
+  EXPECT_GE(cut(770, 1024, 1).task().rows, 385);
   for (const int columns : {1152, 8192}) {
-    const LinearTask two = cut(770, columns, 2), sixteen = cut(770, columns, 16);
+    const LinearTask two = cut(770, columns, 2).task(), sixteen = cut(770, columns, 16).task();
     EXPECT_GE(two.rows * two.columns, 2 * sixteen.rows * sixteen.columns) << columns;
-  }
-}
-
-// Some threads may be half as fast as others: with one task for each, these would wait as long as they work.
-TEST(LinearTasksTest, ThreadsHaveMoreThanOneTaskWhereTasksStayLarge) {
-  for (const int columns : {1152, 2048, 3456, 4304, 6144, 8192}) {
-    EXPECT_GE(num_tasks(770, columns, 16), 24) << columns;
   }
 }
 

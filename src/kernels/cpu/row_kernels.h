@@ -16,7 +16,16 @@ void norm_rows(const NormParams& params, std::int64_t row_begin, std::int64_t ro
   const auto* beta = static_cast<const T*>(params.weights.beta);
   const bool centres = params.weights.kind == NormKind::kLayer;
   const auto dim = static_cast<float>(params.dim);
+  // Another core has just written these rows: several come at a time.
+  constexpr std::int64_t kAhead = 4;
+  const auto fetch_row = [&](std::int64_t row) {
+    if (row >= row_end) return;
+    const T* x = static_cast<const T*>(params.x) + row * params.x_stride;
+    for (int at = 0; at < params.dim; at += 64 / sizeof(T)) __builtin_prefetch(x + at);
+  };
+  for (std::int64_t r = row_begin; r < row_begin + kAhead; ++r) fetch_row(r);
   for (std::int64_t r = row_begin; r < row_end; ++r) {
+    fetch_row(r + kAhead);
     const T* x = static_cast<const T*>(params.x) + r * params.x_stride;
     T* y = static_cast<T*>(params.y) + r * params.y_stride;
     Vector mean = Simd::zero();

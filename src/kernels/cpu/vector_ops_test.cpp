@@ -484,7 +484,8 @@ TEST_P(Bf16VectorOpsTest, ManyRowsHaveTheBitsOfFew) {
 
 TEST_P(Bf16VectorOpsTest, VisionAttentionOfOddSizes) {
   for (const int head_dim : {1, 8, 33, 64, 72, 256}) {
-    for (const int seq_len : {1, 7, 63, 64, 65, 130, 400}) {
+    for (const int seq_len : {1, 7, 63, 64, 65, 130, 400, 1100}) {
+      if (seq_len > 1024 && head_dim != 72) continue;  // several spans of AMX: one size will do
       constexpr int kHeads = 2;
       auto qkv = random(static_cast<std::size_t>(seq_len) * 3 * kHeads * head_dim);
       qkv[0] = 40;  // what is small beside it still counts
@@ -507,44 +508,48 @@ TEST_P(Bf16VectorOpsTest, VisionAttentionOfOddSizes) {
   }
 }
 
-// Bits of a query: in any tile, and whatever lies behind what it sees.
+// Bits of a query: in any tile, and whatever lies behind what it sees. The last keys of one are at the end of a block, or of AMX's
+// first or second span.
 TEST_P(Bf16VectorOpsTest, AttentionDependsOnWhatAQuerySeesAlone) {
-  constexpr int kKeys = 150, kQueries = 40, kDim = 72;
-  auto q = random(kQueries * kDim), k = random(kKeys * kDim), v = random(kKeys * kDim);
-  const std::vector<Bf16> q_bf16 = to_bf16(q);
-  std::vector<Bf16> k_bf16 = to_bf16(k), v_bf16 = to_bf16(v);
-  int visible[kQueries];
-  for (int i = 0; i < kQueries; ++i) visible[i] = kKeys - kQueries + 1 + i;
-  std::vector<Bf16> whole(q_bf16.size()), other(q_bf16.size());
-  const auto attend = [&](std::vector<Bf16>& out, int first, int count) {
-    ops().attend({.q = q_bf16.data() + first * kDim,
-                  .q_stride = kDim,
-                  .out = out.data() + first * kDim,
-                  .out_stride = kDim,
-                  .num_visible = visible + first,
-                  .num_queries = count,
-                  .head_dim = kDim,
-                  .k = k_bf16.data(),
-                  .v = v_bf16.data(),
-                  .key_stride = kDim,
-                  .page_stride = kPageTokens * kDim});
-  };
-  const auto expect_same = [&](int num_queries) {
-    EXPECT_EQ(std::memcmp(whole.data(), other.data(), sizeof(Bf16) * num_queries * kDim), 0);
-  };
-  attend(whole, 0, kQueries);
-  for (int first = 0; first < kQueries; first += 7) {
-    attend(other, first, std::min(7, kQueries - first));
+  constexpr int kQueries = 40, kDim = 72;
+  for (const int num_keys : {150, 1044, 2068}) {
+    SCOPED_TRACE(num_keys);
+    auto q = random(kQueries * kDim), k = random(num_keys * kDim), v = random(num_keys * kDim);
+    const std::vector<Bf16> q_bf16 = to_bf16(q);
+    std::vector<Bf16> k_bf16 = to_bf16(k), v_bf16 = to_bf16(v);
+    int visible[kQueries];
+    for (int i = 0; i < kQueries; ++i) visible[i] = num_keys - kQueries + 1 + i;
+    std::vector<Bf16> whole(q_bf16.size()), other(q_bf16.size());
+    const auto attend = [&](std::vector<Bf16>& out, int first, int count) {
+      ops().attend({.q = q_bf16.data() + first * kDim,
+                    .q_stride = kDim,
+                    .out = out.data() + first * kDim,
+                    .out_stride = kDim,
+                    .num_visible = visible + first,
+                    .num_queries = count,
+                    .head_dim = kDim,
+                    .k = k_bf16.data(),
+                    .v = v_bf16.data(),
+                    .key_stride = kDim,
+                    .page_stride = kPageTokens * kDim});
+    };
+    const auto expect_same = [&](int num_queries) {
+      EXPECT_EQ(std::memcmp(whole.data(), other.data(), sizeof(Bf16) * num_queries * kDim), 0);
+    };
+    attend(whole, 0, kQueries);
+    for (int first = 0; first < kQueries; first += 7) {
+      attend(other, first, std::min(7, kQueries - first));
+    }
+    expect_same(kQueries);
+    // Keys and values that the first 20 do not see.
+    for (int at = visible[19] * kDim; at < num_keys * kDim; ++at) {
+      k_bf16[static_cast<std::size_t>(at)] = v_bf16[static_cast<std::size_t>(at)] =
+          rounded<Bf16>(1e4f);
+    }
+    attend(other, 0, kQueries);
+    expect_same(20);
+    EXPECT_NE(std::memcmp(whole.data(), other.data(), sizeof(Bf16) * whole.size()), 0);
   }
-  expect_same(kQueries);
-  // Keys and values that the first 20 do not see.
-  for (int at = visible[19] * kDim; at < kKeys * kDim; ++at) {
-    k_bf16[static_cast<std::size_t>(at)] = v_bf16[static_cast<std::size_t>(at)] =
-        rounded<Bf16>(1e4f);
-  }
-  attend(other, 0, kQueries);
-  expect_same(20);
-  EXPECT_NE(std::memcmp(whole.data(), other.data(), sizeof(Bf16) * whole.size()), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sets, Bf16VectorOpsTest, ::testing::ValuesIn(sets_of(DType::kBF16)),

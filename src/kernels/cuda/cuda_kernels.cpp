@@ -116,11 +116,11 @@ Status CudaKernels::gate(Stream& stream, const GateParams& params) {
 }
 
 Status CudaKernels::experts(Stream& stream, const ExpertsParams& params) {
-  if (params.logits != nullptr) return cuda::experts(stream, params);
+  if (params.logits != nullptr || !params.decode) return cuda::experts(stream, params);
   if (params.half != ExpertsHalf::kSecond) {
     LinearParams router =
         dense_linear(*this, params.x, params.ff.router, params.scratch, params.num_rows);
-    router.decode = params.decode;
+    router.decode = true;
     GAPLESS_RETURN_IF_ERROR(linear(stream, router));
   }
   ExpertsParams with_logits = params;
@@ -144,7 +144,7 @@ Status CudaKernels::scale_heads(Stream& stream, const ScaleHeadsParams& params) 
 Status CudaKernels::scale_rope_and_cache(Stream& stream, const ScaleHeadsParams& scale,
                                          const RopeAndCacheParams& rope) {
   // Heads are normalised behind their scaling.
-  if (!scale.decode || rope.q_norm.gamma != nullptr || !cuda::can_sum_head_scales(scale)) {
+  if (rope.q_norm.gamma != nullptr || !cuda::can_sum_head_scales(scale)) {
     return Kernels::scale_rope_and_cache(stream, scale, rope);
   }
   GAPLESS_ASSIGN_OR_RETURN(const cuda::HeadScaleSums sums, cuda::sum_head_scales(stream, scale));

@@ -1,9 +1,11 @@
-// How rows are sorted by their experts (experts.cu).
+// Rows sorted by their experts (experts.cu), and products of them (grouped_experts.h, warp_experts.h).
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/cuda_path.h"
+#include "kernels/cuda/device/bf16.cuh"
+#include "kernels/kernels.h"
 
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
@@ -11,6 +13,26 @@ inline namespace GAPLESS_PATH {
 // Rows [first, first + count) of the sorted pairs.
 struct ExpertTile {
   std::int32_t expert, first, count;
+};
+
+struct SortedProduct {
+  const Bf16* x;
+  std::int64_t x_stride;
+  // Row r of the sorted pairs is x[pairs_per_row > 0 ? order[r] / pairs_per_row : r].
+  const std::int32_t* order;
+  int pairs_per_row;
+  const char* weights;  // [experts, out, in], rows 2 * in bytes apart
+  const float* scales;  // [experts, out]; nullptr: weights are T
+  int num_experts, in, out;
+  Bf16* y;  // [pairs, out], or of gated products [pairs, out / 2]
+  std::int64_t y_stride;
+  const ExpertTile* tiles;
+  const std::int32_t* num_tiles;
+  // Of each tile: how many outputs of the gated product, of `inner`, lie in memory. Zeros before it. (By warps: nobody counts.)
+  std::int32_t* num_stored;
+  // Of gates.
+  Activation activation;
+  float up_offset;
 };
 
 }  // namespace GAPLESS_PATH

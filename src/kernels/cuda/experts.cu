@@ -1,6 +1,6 @@
 // Experts (ExpertsParams), as six launches behind the router's product: choose, sort, up, gate, down and add. Where there are
 // warpgroups they make the products, of any number of rows (grouped_experts.h), the first of them with its gates. Elsewhere few rows
-// are few_row_experts.cu's.
+// are few_row_experts.cu's. A prefill's router is launched here, too; its first half is all up to sorting, a decode step's all up to down.
 //
 // A pair is a row and one of its experts; pair number row * experts_per_token + i is the row's i-th
 // choice. Pairs are sorted by expert, so that a tile of a product has rows of one expert alone. In
@@ -19,6 +19,7 @@
 #include "kernels/cuda/grouped_experts.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/split_product.h"
 #include "kernels/cuda/warp_experts.h"
 #include "kernels/dense_ops.h"
 
@@ -28,16 +29,21 @@ namespace {
 
 constexpr int kSortThreads = 1024;  // of one block
 constexpr int kChooseWarps = 4;     // a row each
+constexpr int kAddThreads = 256;
 
 // Whether warpgroups multiply, however many rows there are.
 constexpr bool kIsGrouped = kPath.has_warpgroups;
 
-// Where the arrays lie in scratch. Logits come first: unless they lie elsewhere, the caller of experts() puts them there.
+// Where the arrays lie in scratch. Logits come first: a decode step's lie there, unless they lie elsewhere.
 struct Scratch {
   Scratch(BumpLayout& layout, int num_rows, const ExpertSizes& sizes) {
     const auto rows = static_cast<std::size_t>(num_rows);
     const std::size_t pairs = rows * static_cast<std::size_t>(sizes.experts_per_token);
     logits = layout.take_array<Bf16>(rows * static_cast<std::size_t>(sizes.num_experts));
+    const auto num_parts =
+        static_cast<std::size_t>(num_split_parts(sizes.dim, SplitShape::kManyRows));
+    logit_parts =
+        layout.take_array<float>(rows * num_parts * static_cast<std::size_t>(sizes.num_experts));
     chosen = layout.take_array<ExpertChoice>(pairs);
     place = layout.take_array<std::int32_t>(pairs);
     order = layout.take_array<std::int32_t>(pairs);
@@ -47,19 +53,22 @@ struct Scratch {
         static_cast<int>(pairs) / tile_rows + std::min(static_cast<int>(pairs), sizes.num_experts);
     tiles = layout.take_array<ExpertTile>(static_cast<std::size_t>(max_tiles));
     num_tiles = layout.take_array<std::int32_t>(1);
+    num_stored = layout.take_array<std::int32_t>(static_cast<std::size_t>(max_tiles));
     inner_stride = kIsGrouped ? sizes.inner : 2 * sizes.inner;
     inner = layout.take_array<Bf16>(pairs * static_cast<std::size_t>(inner_stride));
     out = layout.take_array<Bf16>(pairs * static_cast<std::size_t>(sizes.dim));
   }
 
   Bf16* logits;
+  float* logit_parts;
   ExpertChoice* chosen;  // by pair; a row's by their experts' indices
   std::int32_t* place;   // of a pair among the sorted ones
   std::int32_t* order;   // the pair at each place
   ExpertTile* tiles;
   std::int32_t* num_tiles;
-  Bf16* inner;  // [pairs, inner_stride], sorted; if kIsGrouped: gated
-  Bf16* out;    // [pairs, dim], sorted
+  std::int32_t* num_stored;  // SortedProduct's
+  Bf16* inner;               // [pairs, inner_stride], sorted; if kIsGrouped: gated
+  Bf16* out;                 // [pairs, dim], sorted
   int inner_stride;
   int tile_rows, max_tiles;
 };
@@ -88,26 +97,32 @@ __device__ __forceinline__ int sum_before(int value, int& all) {
   return before;
 }
 
-// One warp: tiles from how many pairs each expert has, which become the places of their first ones.
+// One warp: tiles from how many pairs each expert has, which become the places of their first ones. Tiles of many rows come first:
+// what is left for the last round of blocks is small.
 __device__ __forceinline__ void make_tiles(const Scratch& s, int num_experts, int* counts) {
-  int first = 0, num_tiles = 0;
-  for (int base = 0; base < num_experts; base += kWarp) {
-    const int e = base + static_cast<int>(threadIdx.x);
-    const int count = e < num_experts ? counts[e] : 0;
-    // Tiles of nearly equal size.
-    const int wanted = (count + s.tile_rows - 1) / s.tile_rows;
-    const int rows = wanted > 0 ? (count + wanted - 1) / wanted : 0;
-    // Equal parts may need fewer tiles than full ones.
-    const int own = rows > 0 ? (count + rows - 1) / rows : 0;
-    int all_pairs, all_tiles;
-    const int own_first = first + sum_before(count, all_pairs);
-    const int tile = num_tiles + sum_before(own, all_tiles);
-    for (int i = 0; i < own; ++i) {
-      s.tiles[tile + i] = {e, own_first + i * rows, min(rows, count - i * rows)};
+  constexpr int kSizes = 4;  // quarters of a full tile
+  int num_tiles = 0;
+  for (int size = kSizes; size > 0; --size) {
+    int first = 0;
+    for (int base = 0; base < num_experts; base += kWarp) {
+      const int e = base + static_cast<int>(threadIdx.x);
+      const int count = e < num_experts ? counts[e] : 0;
+      // Tiles of nearly equal size.
+      const int wanted = (count + s.tile_rows - 1) / s.tile_rows;
+      const int rows = wanted > 0 ? (count + wanted - 1) / wanted : 0;
+      const bool has_size = (rows * kSizes + s.tile_rows - 1) / s.tile_rows == size;
+      // Equal parts may need fewer tiles than full ones.
+      const int own = has_size ? (count + rows - 1) / rows : 0;
+      int all_pairs, all_tiles;
+      const int own_first = first + sum_before(count, all_pairs);
+      const int tile = num_tiles + sum_before(own, all_tiles);
+      for (int i = 0; i < own; ++i) {
+        s.tiles[tile + i] = {e, own_first + i * rows, min(rows, count - i * rows)};
+      }
+      if (size == 1 && e < num_experts) counts[e] = own_first;
+      first += all_pairs;
+      num_tiles += all_tiles;
     }
-    if (e < num_experts) counts[e] = own_first;
-    first += all_pairs;
-    num_tiles += all_tiles;
   }
   if (threadIdx.x == 0) *s.num_tiles = num_tiles;
 }
@@ -138,6 +153,7 @@ __global__ void __launch_bounds__(kSortThreads)
   let_successor_start();
   wait_for_predecessor();
   for (int e = threadIdx.x; e < num_experts; e += kSortThreads) counts[e] = 0;
+  for (int t = threadIdx.x; t < s.max_tiles; t += kSortThreads) s.num_stored[t] = 0;
   __syncthreads();
   for_each_pair(
       num_pairs, [&](int pair) { return s.chosen[pair].expert; },
@@ -158,26 +174,37 @@ __global__ void __launch_bounds__(kSortThreads)
 }
 
 // Blocks: x = row. A row's outputs are on their way together, kAddBatch at a time.
-__global__ void add_kernel(ExpertsParams p, Scratch s) {
+__global__ void __launch_bounds__(kAddThreads, 4) add_kernel(ExpertsParams p, Scratch s) {
   constexpr int kAddBatch = 8;
-  let_successor_start();
-  wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
   const int dim = p.ff.up.in, count = p.ff.experts_per_token;
   const ExpertChoice* chosen = s.chosen + row * count;
   const std::int32_t* place = s.place + row * count;
+  float weights[kAddBatch];
+  int places[kAddBatch];
+  const auto read_choices = [&](int base) {
+#pragma unroll
+    for (int k = 0; k < kAddBatch; ++k) {
+      if (base + k >= count) break;
+      weights[k] = chosen[base + k].weight;
+      places[k] = place[base + k];
+    }
+  };
+  let_successor_start();
+  // Behind warpgroups' products they are there: the first of those waited before it let the second start.
+  if constexpr (kIsGrouped) read_choices(0);
+  wait_for_predecessor();
   const auto* residual = static_cast<const Bf16*>(p.residual) + row * dim;
-  for (int at = threadIdx.x * kVector; at < dim; at += blockDim.x * kVector) {
+  for (int at = threadIdx.x * kVector; at < dim; at += kAddThreads * kVector) {
+    const uint4 raw_residual = *reinterpret_cast<const uint4*>(residual + at);
     float sum[kVector] = {}, values[kVector];
     for (int base = 0; base < count; base += kAddBatch) {
+      if (!kIsGrouped || count > kAddBatch) read_choices(base);
       uint4 outputs[kAddBatch];
-      float weights[kAddBatch];
 #pragma unroll
       for (int k = 0; k < kAddBatch; ++k) {
         if (base + k >= count) break;
-        weights[k] = chosen[base + k].weight;
-        outputs[k] =
-            *reinterpret_cast<const uint4*>(s.out + std::int64_t{place[base + k]} * dim + at);
+        outputs[k] = *reinterpret_cast<const uint4*>(s.out + std::int64_t{places[k]} * dim + at);
       }
 #pragma unroll
       for (int k = 0; k < kAddBatch; ++k) {
@@ -187,35 +214,34 @@ __global__ void add_kernel(ExpertsParams p, Scratch s) {
         for (int i = 0; i < kVector; ++i) sum[i] = fmaf(weights[k], values[i], sum[i]);
       }
     }
-    load_vector(residual + at, values);
+    unpack(raw_residual, values);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) sum[i] += values[i];
     store_vector(static_cast<Bf16*>(p.y) + row * dim + at, sum);
   }
 }
 
-// The products, by warpgroups or not. Templates, so that a path compiles only the one that it calls: the other's kernels do not exist there.
-template <typename S>
-Status multiply_sorted_by_warpgroups(Stream& stream, const FeedForward& ff, const Bf16* x,
-                                     const S& s) {
-  GroupedProduct up = {.x = x,
-                       .x_stride = ff.up.in,
-                       .order = s.order,
-                       .pairs_per_row = ff.experts_per_token,
-                       .weights = static_cast<const char*>(ff.up.weight),
-                       .scales = ff.up.fp8_scales,
-                       .num_experts = ff.num_experts,
-                       .in = ff.up.in,
-                       .out = ff.up.out,
-                       .y = s.inner,
-                       .y_stride = s.inner_stride,
-                       .tiles = s.tiles,
-                       .num_tiles = s.num_tiles,
-                       .activation = ff.activation,
-                       .up_offset = ff.up_offset};
-  GAPLESS_RETURN_IF_ERROR(multiply_grouped_and_gate(stream, up, s.max_tiles));
-  GroupedProduct down = up;
-  down.x = s.inner;
+SortedProduct up_product(const FeedForward& ff, const Bf16* x, const Scratch& s) {
+  return {.x = x,
+          .x_stride = ff.up.in,
+          .order = s.order,
+          .pairs_per_row = ff.experts_per_token,
+          .weights = static_cast<const char*>(ff.up.weight),
+          .scales = ff.up.fp8_scales,
+          .num_experts = ff.num_experts,
+          .in = ff.up.in,
+          .out = ff.up.out,
+          .y = s.inner,
+          .y_stride = s.inner_stride,
+          .tiles = s.tiles,
+          .num_tiles = s.num_tiles,
+          .num_stored = s.num_stored,
+          .activation = ff.activation,
+          .up_offset = ff.up_offset};
+}
+
+SortedProduct down_product(const FeedForward& ff, const Scratch& s) {
+  SortedProduct down = up_product(ff, s.inner, s);
   down.x_stride = s.inner_stride;
   down.pairs_per_row = 0;
   down.weights = static_cast<const char*>(ff.down.weight);
@@ -223,24 +249,22 @@ Status multiply_sorted_by_warpgroups(Stream& stream, const FeedForward& ff, cons
   down.in = ff.down.in, down.out = ff.down.out;
   down.y = s.out;
   down.y_stride = ff.down.out;
-  return multiply_grouped(stream, down, s.max_tiles);
+  return down;
+}
+
+// The products, by warpgroups or not. Templates, so that a path compiles only the one that it calls: the other's kernels do not exist there.
+template <typename S>
+Status multiply_sorted_by_warpgroups(Stream& stream, const FeedForward& ff, const Bf16* x,
+                                     const S& s) {
+  GAPLESS_RETURN_IF_ERROR(multiply_grouped_and_gate(stream, up_product(ff, x, s), s.max_tiles));
+  return multiply_grouped(stream, down_product(ff, s), s.max_tiles);
 }
 
 template <typename S>
 Status multiply_sorted_by_warps(Stream& stream, const FeedForward& ff, const Bf16* x, int pairs,
                                 const S& s) {
-  WarpProduct up = {.x = x,
-                    .x_stride = ff.up.in,
-                    .order = s.order,
-                    .pairs_per_row = ff.experts_per_token,
-                    .weights = static_cast<const char*>(ff.up.weight),
-                    .scales = ff.up.fp8_scales,
-                    .in = ff.up.in,
-                    .out = ff.up.out,
-                    .y = s.inner,
-                    .tiles = s.tiles,
-                    .num_tiles = s.num_tiles};
-  GAPLESS_RETURN_IF_ERROR(multiply_by_warps(stream, up, s.tile_rows, s.max_tiles));
+  GAPLESS_RETURN_IF_ERROR(
+      multiply_by_warps(stream, up_product(ff, x, s), s.tile_rows, s.max_tiles));
   GAPLESS_RETURN_IF_ERROR(gate(stream, {.x = s.inner,
                                         .x_stride = ff.up.out,
                                         .y = s.inner,
@@ -249,20 +273,12 @@ Status multiply_sorted_by_warps(Stream& stream, const FeedForward& ff, const Bf1
                                         .dim = ff.inner(),
                                         .activation = ff.activation,
                                         .up_offset = ff.up_offset}));
-  WarpProduct down = up;
-  down.x = s.inner;
-  down.x_stride = ff.up.out;
-  down.pairs_per_row = 0;
-  down.weights = static_cast<const char*>(ff.down.weight);
-  down.scales = ff.down.fp8_scales;
-  down.in = ff.down.in, down.out = ff.down.out;
-  down.y = s.out;
-  return multiply_by_warps(stream, down, s.tile_rows, s.max_tiles);
+  return multiply_by_warps(stream, down_product(ff, s), s.tile_rows, s.max_tiles);
 }
 
-// Chooses, sorts and multiplies: all that does not need the residual.
+// Chooses and sorts.
 template <typename S>
-Status multiply_sorted(Stream& stream, const ExpertsParams& params, const S& s) {
+Status sort_rows(Stream& stream, const ExpertsParams& params, const S& s) {
   const FeedForward& ff = params.ff;
   const int pairs = params.num_rows * ff.experts_per_token;
   GAPLESS_RETURN_IF_ERROR(launch("experts choose", stream,
@@ -270,14 +286,19 @@ Status multiply_sorted(Stream& stream, const ExpertsParams& params, const S& s) 
                                   .block = dim3(kChooseWarps * kWarp)},
                                  choose_kernel, static_cast<const Bf16*>(params.logits),
                                  params.num_rows, ff.num_experts, ff.experts_per_token, s.chosen));
-  GAPLESS_RETURN_IF_ERROR(launch("experts sort", stream,
-                                 {.grid = dim3(pairs > 0 ? 1 : 0), .block = dim3(kSortThreads)},
-                                 sort_kernel, s, pairs, ff.num_experts));
+  return launch("experts sort", stream,
+                {.grid = dim3(pairs > 0 ? 1 : 0), .block = dim3(kSortThreads)}, sort_kernel, s,
+                pairs, ff.num_experts);
+}
+
+template <typename S>
+Status multiply_sorted(Stream& stream, const ExpertsParams& params, const S& s) {
   const auto* x = static_cast<const Bf16*>(params.x);
   if constexpr (kIsGrouped) {
-    return multiply_sorted_by_warpgroups(stream, ff, x, s);
+    return multiply_sorted_by_warpgroups(stream, params.ff, x, s);
   } else {
-    return multiply_sorted_by_warps(stream, ff, x, pairs, s);
+    return multiply_sorted_by_warps(stream, params.ff, x,
+                                    params.num_rows * params.ff.experts_per_token, s);
   }
 }
 
@@ -294,7 +315,8 @@ std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes) {
   return bytes;
 }
 
-Status experts(Stream& stream, const ExpertsParams& params) {
+Status experts(Stream& stream, const ExpertsParams& without_logits) {
+  ExpertsParams params = without_logits;
   const FeedForward& ff = params.ff;
   if (ff.num_experts > kMaxExperts || ff.experts_per_token > kMaxExpertsPerToken ||
       ff.up.in % kVector != 0 || ff.inner() % kVector != 0) {
@@ -310,14 +332,28 @@ Status experts(Stream& stream, const ExpertsParams& params) {
   const ExpertSizes sizes = expert_sizes(ff);
   BumpLayout layout(params.scratch);
   const Scratch s(layout, params.num_rows, sizes);
+  const bool is_first = params.half != ExpertsHalf::kSecond;
+  const bool is_second = params.half != ExpertsHalf::kFirst;
+  if (params.logits == nullptr) {
+    params.logits = s.logits;
+    // Not by a library's kernel: this may run beside one, and they share a workspace.
+    LinearParams router{.x = params.x,
+                        .x_stride = ff.router.in,
+                        .weights = ff.router,
+                        .y = s.logits,
+                        .y_stride = ff.num_experts,
+                        .num_rows = params.num_rows};
+    if (is_first) GAPLESS_RETURN_IF_ERROR(split_linear(stream, router, s.logit_parts));
+  }
   if constexpr (!kIsGrouped) {
     if (params.num_rows <= kMaxFewRows) return few_row_experts(stream, params, s.inner);
   }
-  if (params.half != ExpertsHalf::kSecond) {
+  if (is_first) GAPLESS_RETURN_IF_ERROR(sort_rows(stream, params, s));
+  // A decode step's products leave multiprocessors to what runs beside the first half, a prefill's do not.
+  if (params.decode ? is_first : is_second) {
     GAPLESS_RETURN_IF_ERROR(multiply_sorted(stream, params, s));
   }
-  if (params.half == ExpertsHalf::kFirst) return ok_status();
-  constexpr unsigned kAddThreads = 256;
+  if (!is_second) return ok_status();
   return launch("experts add", stream,
                 {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kAddThreads)},
                 add_kernel, params, s);

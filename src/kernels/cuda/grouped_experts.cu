@@ -36,7 +36,8 @@ constexpr int kInstructionBytes = kInstructionColumns * static_cast<int>(sizeof(
 constexpr int kGroupRows = 64;  // of a warpgroup's A
 constexpr int kXRowBytes = kStageColumns * static_cast<int>(sizeof(Bf16));
 constexpr int kXBytes = kGroupedRows * kXRowBytes;
-constexpr int kStageAlignment = 1024;  // of swizzled operands
+constexpr int kStageAlignment = 1024;   // of swizzled operands
+constexpr int kStagingBytes = 8 << 10;  // of a warpgroup's outputs on their way to memory
 
 // Registers of a thread: when the kernel starts, and of those that compute and copy from then on.
 template <int kGroups>
@@ -65,11 +66,15 @@ struct GroupedLayout {
   static constexpr int kWidened = Weights::kElementBytes == 1 ? 2 : 0;
   static constexpr int kWideGroupBytes = kGroupRows * kXRowBytes;
   static constexpr int kWideBytes = kWidened * kGroups * kWideGroupBytes;
+  // Where a warpgroup's outputs become whole rows: what it widens into serves, too.
+  static_assert(kStagingBytes <= kWideGroupBytes);
+  static constexpr int kStoreBytes = kWidened > 0 ? 0 : kGroups* kStagingBytes;
   static constexpr int kBarrierBytes = 256;
   static constexpr int kStages =
-      (kLargestSharedBytes - kStageAlignment - kWideBytes - kBarrierBytes) / kStageBytes;
+      (kLargestSharedBytes - kStageAlignment - kWideBytes - kStoreBytes - kBarrierBytes) /
+      kStageBytes;
   static constexpr int kBytes =
-      kStageAlignment + kStages * kStageBytes + kWideBytes + kBarrierBytes;
+      kStageAlignment + kStages * kStageBytes + kWideBytes + kStoreBytes + kBarrierBytes;
   static_assert(kStages * 2 * 8 <= kBarrierBytes && kStageBytes % kStageAlignment == 0);
 };
 
@@ -79,7 +84,8 @@ class GroupedRing {
  public:
   __device__ explicit GroupedRing(std::uint32_t shared)
       : stages_((shared + kStageAlignment - 1) / kStageAlignment * kStageAlignment),
-        barriers_(stages_ + Layout::kStages * Layout::kStageBytes + Layout::kWideBytes) {}
+        barriers_(stages_ + Layout::kStages * Layout::kStageBytes + Layout::kWideBytes +
+                  Layout::kStoreBytes) {}
 
   __device__ void init() const {
     for (int i = 0; i < Layout::kStages; ++i) {
@@ -93,6 +99,11 @@ class GroupedRing {
   __device__ std::uint32_t wide(int group, int which) const {
     return stages_ + Layout::kStages * Layout::kStageBytes +
            (group * Layout::kWidened + which) * Layout::kWideGroupBytes;
+  }
+  // Of a warpgroup's outputs.
+  __device__ std::uint32_t staging(int group) const {
+    if constexpr (Layout::kWidened > 0) return wide(group, 0);
+    return stages_ + Layout::kStages * Layout::kStageBytes + group * kStagingBytes;
   }
   __device__ std::uint32_t full(int stage) const { return barriers_ + stage * 16; }
   __device__ std::uint32_t empty(int stage) const { return barriers_ + stage * 16 + 8; }
@@ -147,7 +158,7 @@ __device__ __forceinline__ void copy_expert_box(std::uint32_t to, const CUtensor
 
 // One thread: the matrix.
 template <typename Layout, bool kGates>
-__device__ __forceinline__ void copy_weights(const GroupedProduct& p, const CUtensorMap* map,
+__device__ __forceinline__ void copy_weights(const SortedProduct& p, const CUtensorMap* map,
                                              GroupedRing<Layout> ring, int num_items) {
   using Grid = ItemGrid<Layout, kGates>;
   const int columns = Grid::columns(p.out);
@@ -165,9 +176,32 @@ __device__ __forceinline__ void copy_weights(const GroupedProduct& p, const CUte
   }
 }
 
+// A warp: outputs of a tile that lie in memory, for whoever waits for all of them.
+__device__ __forceinline__ void count_stored(const SortedProduct& p, int tile, int num_outputs) {
+  __syncwarp();
+  if (threadIdx.x % kWarp != 0) return;
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p.num_stored + tile),
+               "r"(num_outputs)
+               : "memory");
+}
+
+// A warp waits for all of a tile's rows of x.
+__device__ __forceinline__ void wait_for_rows(const SortedProduct& p, int tile) {
+  if (threadIdx.x % kWarp == 0) {
+    int stored;
+    do {
+      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                   : "=r"(stored)
+                   : "l"(p.num_stored + tile)
+                   : "memory");
+    } while (stored < p.in);
+  }
+  __syncwarp();
+}
+
 // kXThreads threads: rows of x. What a tile lacks stays as it is in the stage, and so do sums that nobody stores.
 template <typename Layout, bool kGates>
-__device__ __forceinline__ void copy_x(const GroupedProduct& p, GroupedRing<Layout> ring,
+__device__ __forceinline__ void copy_x(const SortedProduct& p, GroupedRing<Layout> ring,
                                        int num_items, int thread) {
   constexpr int kPieces = kXRowBytes / 16;  // of a row
   constexpr int kStep = kXThreads / kPieces, kTurns = kGroupedRows / kStep;
@@ -179,6 +213,7 @@ __device__ __forceinline__ void copy_x(const GroupedProduct& p, GroupedRing<Layo
   RingPlace<Layout> place;
   for (int item = blockIdx.x; item < num_items; item += gridDim.x) {
     const ExpertTile tile = p.tiles[item / columns];
+    if constexpr (!kGates) wait_for_rows(p, item / columns);
     std::uint32_t rows[kTurns];  // where they begin, in pieces
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
@@ -207,16 +242,30 @@ __device__ __forceinline__ void copy_x(const GroupedProduct& p, GroupedRing<Layo
   wait_async_copies<0>();
 }
 
-// What a warpgroup's thread does with its sums: two rows of the matrix (lane / 4 and + 8 of its warp's 16) by two rows of x
-// of each eight. Lanes of neighbouring outputs change numbers: each has both of one row of x then.
+// Four matrices of 8 by 8, as products leave them in a warp; lanes 8i to 8i + 7 say where the columns of matrix i go, as rows.
+__device__ __forceinline__ void store_matrices_transposed(std::uint32_t address,
+                                                          const std::uint32_t (&m)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
+               : "memory");
+}
+
+// A warpgroup's sums, by way of shared memory, so that whole rows of its outputs go to memory. A thread has two rows of the matrix
+// (lane / 4 and + 8 of its warp's 16) by two rows of x of each eight; stored transposed, eight by eight, a row of x has eight
+// outputs side by side. The pieces of 16 bytes are swizzled: eight rows' pieces lie in all banks.
 template <typename Layout, bool kGates, int kRows>
-__device__ __forceinline__ void store_sums(const GroupedProduct& p, const ExpertTile& tile,
-                                           int item_column, const float (&sums)[kRows / 2]) {
+__device__ __forceinline__ void store_sums(const SortedProduct& p, const ExpertTile& tile,
+                                           int item_column, const float (&sums)[kRows / 2],
+                                           std::uint32_t staging, int group) {
   using Grid = ItemGrid<Layout, kGates>;
-  constexpr int kHalves = kGates ? 1 : 2;  // eights of outputs
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const bool is_odd = lane / 4 % 2 != 0;
-  const int first = item_column * Grid::kOutputs + warp * 8 * kHalves;
+  constexpr int kHalves = kGates ? 1 : 2;  // eights of outputs of a warp
+  constexpr int kGroupWarps = 4, kGroupThreads = kGroupWarps * kWarp;
+  constexpr int kPieces = kGroupWarps * kHalves;  // of a row
+  constexpr int kRowsAtOnce = kStagingBytes / (kPieces * 16);
+  constexpr int kParts = 4 / kHalves;  // eights of rows, of one instruction
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kGroupWarps;
+  const int group_first = item_column * Grid::kOutputs + group * kPieces * 8;
+  const int first = group_first + warp * 8 * kHalves;
   const int outputs = Grid::outputs(p.out);
   float scales[2] = {1, 1};
   if (p.scales != nullptr) {
@@ -229,29 +278,48 @@ __device__ __forceinline__ void store_sums(const GroupedProduct& p, const Expert
       }
     }
   }
+  const auto place = [&](int row, int piece) {
+    const int turned = piece ^ (row / (8 / kPieces) % kPieces);
+    return staging + (row * kPieces + turned) * 16;
+  };
 #pragma unroll
-  for (int part = 0; part < kRows / 8; ++part) {
-    if (part * 8 >= tile.count) break;
-    const int row = part * 8 + lane % 4 * 2 + (is_odd ? 1 : 0);
+  for (int begin = 0; begin < kRows; begin += kRowsAtOnce) {
+    if (begin >= tile.count) break;
+    named_barrier(1 + group, kGroupThreads);  // nobody reads what was there
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      float own[2];
+    for (int part = begin / 8; part < min(kRows, begin + kRowsAtOnce) / 8; part += kParts) {
+      if (part * 8 >= tile.count) break;
+      std::uint32_t packed[4];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        own[i] = sums[part * 4 + half * 2 + i] * scales[half];
-        if constexpr (kGates) {
-          const float up = round_to_bf16(sums[part * 4 + 2 + i] * scales[1]);
-          own[i] = activate(p.activation, round_to_bf16(own[i])) * (up + p.up_offset);
+      for (int m = 0; m < 4; ++m) {
+        const int of = (part + m / kHalves) * 4, half = m % kHalves;
+        float own[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          own[i] = sums[of + half * 2 + i] * scales[half];
+          if constexpr (kGates) {
+            const float up = round_to_bf16(sums[of + 2 + i] * scales[1]);
+            own[i] = activate(p.activation, round_to_bf16(own[i])) * (up + p.up_offset);
+          }
         }
+        packed[m] = pack_bf16x2(own[0], own[1]);
       }
-      const float other = __shfl_xor_sync(kFullWarp, is_odd ? own[0] : own[1], 4);
-      const int output = first + half * 8 + lane / 4 / 2 * 2;
-      if (row >= tile.count || output >= outputs) continue;
-      *reinterpret_cast<std::uint32_t*>(p.y + std::int64_t{tile.first + row} * p.y_stride +
-                                        output) =
-          is_odd ? pack_bf16x2(other, own[1]) : pack_bf16x2(own[0], other);
+      const int row = (part + lane / 8 / kHalves) * 8 - begin + lane % 8;
+      store_matrices_transposed(place(row, warp * kHalves + lane / 8 % kHalves), packed);
+    }
+    named_barrier(1 + group, kGroupThreads);
+    const int num_pieces = min(tile.count - begin, kRowsAtOnce) * kPieces;
+    for (int i = threadIdx.x % kGroupThreads; i < num_pieces; i += kGroupThreads) {
+      const int row = i / kPieces, output = group_first + i % kPieces * 8;
+      if (output >= outputs) continue;
+      std::uint32_t piece[4];
+      load_shared_16(piece, place(row, i % kPieces));
+      *reinterpret_cast<uint4*>(p.y + std::int64_t{tile.first + begin + row} * p.y_stride +
+                                output) = {piece[0], piece[1], piece[2], piece[3]};
     }
   }
+  // Where it widens into the same place.
+  if constexpr (Layout::kWidened > 0) named_barrier(1 + group, kGroupThreads);
 }
 
 // A warpgroup widens its 64 rows of a stage.
@@ -290,10 +358,10 @@ __device__ __forceinline__ void begin_products(float (&sums)[kCount], std::uint3
 
 // A warpgroup's part of an item of up to kRows rows. A stage's products begin, or its weights are widened, before those
 // of the stage before are through.
-template <typename Weights, typename Layout, bool kGates, int kRows>
-__device__ __forceinline__ void multiply_item(const GroupedProduct& p, GroupedRing<Layout> ring,
+template <typename Weights, typename Layout, bool kGates, int kRows, typename BeforeStores>
+__device__ __forceinline__ void multiply_item(const SortedProduct& p, GroupedRing<Layout> ring,
                                               RingPlace<Layout>& place, const ExpertTile& tile,
-                                              int item_column) {
+                                              int item_column, const BeforeStores& before_stores) {
   constexpr bool kWidens = Layout::kWidened > 0;
   const bool is_first_lane = threadIdx.x % kWarp == 0;
   const int group = same_in_warp(threadIdx.x / (4 * kWarp));
@@ -346,15 +414,17 @@ __device__ __forceinline__ void multiply_item(const GroupedProduct& p, GroupedRi
   wgmma_wait<0>();
   wgmma_hand_over(sums);
   give_back();
-  store_sums<Layout, kGates, kRows>(p, tile, item_column, sums);
+  before_stores();
+  store_sums<Layout, kGates, kRows>(p, tile, item_column, sums, ring.staging(group), group);
 }
 
 template <typename Weights, typename Layout, bool kGates>
 __global__ void __launch_bounds__(Layout::kThreads, 1)
-    grouped_product_kernel(GroupedProduct p, const __grid_constant__ CUtensorMap map) {
+    grouped_product_kernel(SortedProduct p, const __grid_constant__ CUtensorMap map) {
   extern __shared__ char shared[];
   const GroupedRing<Layout> ring(shared_address(shared));
-  // The tiles are there when the first product waited. So the second one asks for its first weights before that is through.
+  // The tiles are there when the first product waited. So the second one asks for its first weights before that is through, and
+  // takes a tile's rows as soon as all of them lie in memory: the last items of the first keep few multiprocessors busy.
   if constexpr (kGates) wait_for_predecessor();
   let_successor_start();
   if (threadIdx.x == 0) {
@@ -368,33 +438,46 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
     give_registers<Layout::Registers::kCopy>();
     const int thread = static_cast<int>(threadIdx.x) - Layout::kComputeWarps * kWarp;
     if (thread < kXThreads) {
-      if constexpr (!kGates) wait_for_predecessor();
       copy_x<Layout, kGates>(p, ring, num_items, thread);
     } else if (thread == kXThreads) {
       copy_weights<Layout, kGates>(p, &map, ring, num_items);
     }
+    if constexpr (!kGates) wait_for_predecessor();
     return;
   }
   take_registers<Layout::Registers::kCompute>();
-  if constexpr (!kGates) wait_for_predecessor();
   RingPlace<Layout> place;
+  // An item's outputs are counted when the next one is about to be stored: by then they have arrived, and nothing waits for them.
+  int stored = -1;  // item
+  const auto count = [&] {
+    if constexpr (kGates) {
+      if (stored < 0) return;
+      using Grid = ItemGrid<Layout, kGates>;
+      const int first =
+          stored % columns * Grid::kOutputs + static_cast<int>(threadIdx.x) / kWarp * 8;
+      count_stored(p, stored / columns, min(max(Grid::outputs(p.out) - first, 0), 8));
+    }
+  };
   for (int item = blockIdx.x; item < num_items; item += gridDim.x) {
     const ExpertTile tile = p.tiles[item / columns];
-    const int item_column = item % columns, count = same_in_warp(tile.count);
-    if (count <= 32) {
-      multiply_item<Weights, Layout, kGates, 32>(p, ring, place, tile, item_column);
-    } else if (count <= 64) {
-      multiply_item<Weights, Layout, kGates, 64>(p, ring, place, tile, item_column);
-    } else if (count <= 96) {
-      multiply_item<Weights, Layout, kGates, 96>(p, ring, place, tile, item_column);
+    const int item_column = item % columns, rows = same_in_warp(tile.count);
+    if (rows <= 32) {
+      multiply_item<Weights, Layout, kGates, 32>(p, ring, place, tile, item_column, count);
+    } else if (rows <= 64) {
+      multiply_item<Weights, Layout, kGates, 64>(p, ring, place, tile, item_column, count);
+    } else if (rows <= 96) {
+      multiply_item<Weights, Layout, kGates, 96>(p, ring, place, tile, item_column, count);
     } else {
-      multiply_item<Weights, Layout, kGates, 128>(p, ring, place, tile, item_column);
+      multiply_item<Weights, Layout, kGates, 128>(p, ring, place, tile, item_column, count);
     }
+    stored = item;
   }
+  count();
+  if constexpr (!kGates) wait_for_predecessor();
 }
 
 template <typename Weights, typename Layout, bool kGates>
-Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, int num_blocks) {
+Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles, int num_blocks) {
   GAPLESS_ASSIGN_OR_RETURN(const CUtensorMap map,
                            make_expert_map(p.weights, Weights::kElementBytes, p.num_experts, p.out,
                                            p.in, kGates ? 2 : 1, Layout::kRows));
@@ -409,7 +492,7 @@ Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles, in
 
 // Items are large where there is one for every multiprocessor: rows of x are read once for each of a tile's items.
 template <typename Weights, bool kGates>
-Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles) {
+Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles) {
   using Large = GroupedLayout<Weights, 4>;
   using Small = GroupedLayout<Weights, 2>;
   (void)native_stream(stream);  // its device is the current one
@@ -425,18 +508,18 @@ Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles) {
 }
 
 template <bool kGates>
-Status launch_grouped(Stream& stream, const GroupedProduct& p, int max_tiles) {
+Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles) {
   return p.scales == nullptr ? launch_grouped<NativeExperts, kGates>(stream, p, max_tiles)
                              : launch_grouped<Fp8Experts, kGates>(stream, p, max_tiles);
 }
 
 }  // namespace
 
-Status multiply_grouped(Stream& stream, const GroupedProduct& product, int max_tiles) {
+Status multiply_grouped(Stream& stream, const SortedProduct& product, int max_tiles) {
   return launch_grouped<false>(stream, product, max_tiles);
 }
 
-Status multiply_grouped_and_gate(Stream& stream, const GroupedProduct& product, int max_tiles) {
+Status multiply_grouped_and_gate(Stream& stream, const SortedProduct& product, int max_tiles) {
   return launch_grouped<true>(stream, product, max_tiles);
 }
 

@@ -102,26 +102,39 @@ struct HeadPart {
 // at least.
 struct BlockScales {
   static constexpr int kHeads = kThreads / 2 + 2;
-  float values[kTokens][kHeads][2];
+  float values[kTokens * kHeads * 2];
+  float halves[kTokens * kHeads * 2][2];  // of the sums
+
+  // `num_heads`: of the block.
+  __device__ static int index(int token, int head, int plane, int num_heads) {
+    return (token * num_heads + head) * 2 + plane;
+  }
 };
 
 // All threads of the block.
 __device__ void find_scales(const RopeAndCacheParams& p, const HeadScaleSums& s, int first_token,
                             int first_head, int num_heads, BlockScales& scales) {
   const int num_tokens = min(kTokens, p.num_tokens - first_token), all_heads = p.heads.num_heads;
-  for (int i = threadIdx.x; i < num_tokens * num_heads * 2; i += kThreads) {
-    const int t = i / (num_heads * 2), plane = i / num_heads % 2, h = i % num_heads;
-    const int token = first_token + t, head = first_head + h;
-    const float* const parts =
-        s.parts + std::int64_t{token} * s.num_parts * 2 * all_heads + plane * all_heads + head;
+  const int num_scales = num_tokens * num_heads * 2;
+  // Two threads for each scale, so that more of the parts are on their way at once.
+  const int first_parts = s.num_parts / 2;
+  for (int i = threadIdx.x; i < num_scales * 2; i += kThreads) {
+    const int which = i % num_scales, half = i / num_scales;
+    const int token = first_token + which / (num_heads * 2);
+    const int head = first_head + which / 2 % num_heads, column = which % 2 * all_heads + head;
+    const int begin = half == 0 ? 0 : first_parts, end = half == 0 ? first_parts : s.num_parts;
+    const float* const parts = s.parts + std::int64_t{token} * s.num_parts * 2 * all_heads + column;
     float sum = 0;
-#pragma unroll 8
-    for (int part = 0; part < s.num_parts; ++part) {
-      sum += parts[std::int64_t{part} * 2 * all_heads];
-    }
+#pragma unroll 12
+    for (int part = begin; part < end; ++part) sum += parts[std::int64_t{part} * 2 * all_heads];
+    scales.halves[which][half] = sum;
+    if (half > 0) continue;
     const float alpha = __bfloat162float(static_cast<const Bf16*>(s.scales.alpha)[head]);
-    scales.values[t][h][plane] = tanhf(round_to_bf16(sum)) +
-                                 tau_position(alpha, p.positions[token], s.scales.bf16_positions);
+    scales.values[which] = tau_position(alpha, p.positions[token], s.scales.bf16_positions);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < num_scales; i += kThreads) {
+    scales.values[i] += tanhf(round_to_bf16(scales.halves[i][0] + scales.halves[i][1]));
   }
   __syncthreads();
 }
@@ -131,21 +144,15 @@ template <int kPack, typename Element, bool kScales>
 __global__ void __launch_bounds__(kThreads)
     rope_and_cache_kernel(RopeAndCacheParams p, HeadScaleSums s) {
   wait_for_predecessor();
-  let_successor_start();  // in this order: decode_attention.cu counts on it
+  let_successor_start();  // in this order: decode_attention.cu and prefill_attention.cu count on it
   using Part = HeadPart<kPack, kScales>;
   const int num_parts = Part::count(p);
   const int first_index = blockIdx.y * kThreads, index = first_index + threadIdx.x;
   const int first_head = first_index / num_parts, first_token = blockIdx.x * kTokens;
-  __shared__ std::conditional_t<kScales, BlockScales, char> scales;
-  if constexpr (kScales) {
-    const int last_head = (first_index + kThreads - 1) / num_parts;
-    find_scales(p, s, first_token, first_head, min(last_head + 1, p.heads.num_heads) - first_head,
-                scales);
-  }
-  if (index >= p.heads.num_heads * num_parts) return;
   const int head = index / num_parts, half = p.rotary_dim / 2;
   const Part part(p, index % num_parts);
-  if (part.plane > 0 && head >= p.heads.num_kv_heads) return;
+  const bool exists =
+      index < p.heads.num_heads * num_parts && (part.plane == 0 || head < p.heads.num_kv_heads);
   const int plane_start = part.plane == 0   ? 0
                           : part.plane == 1 ? p.heads.q_width()
                                             : p.heads.q_width() + p.heads.kv_width();
@@ -156,12 +163,20 @@ __global__ void __launch_bounds__(kThreads)
   int slots[kTokens], positions[kTokens];
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
-    if (first_token + t >= p.num_tokens) break;
+    if (!exists || first_token + t >= p.num_tokens) break;
     raw[t] = Pack<kPack>::load(rows + t * p.qkv_stride);
     if (part.rotates) partners[t] = Pack<kPack>::load(rows + t * p.qkv_stride + half);
     slots[t] = p.cache_slots[first_token + t];
     positions[t] = p.positions[first_token + t];
   }
+  __shared__ std::conditional_t<kScales, BlockScales, char> scales;
+  int num_heads = 0;  // of the block
+  if constexpr (kScales) {
+    const int last_head = (first_index + kThreads - 1) / num_parts;
+    num_heads = min(last_head + 1, p.heads.num_heads) - first_head;
+    find_scales(p, s, first_token, first_head, num_heads, scales);
+  }
+  if (!exists) return;
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
     if (first_token + t >= p.num_tokens) break;
@@ -170,7 +185,8 @@ __global__ void __launch_bounds__(kThreads)
     if (part.rotates) Pack<kPack>::unpack(partners[t], partner);
     if constexpr (kScales) {
       if (part.plane != 1) {
-        const float scale = scales.values[t][head - first_head][part.plane / 2];
+        const float scale =
+            scales.values[BlockScales::index(t, head - first_head, part.plane / 2, num_heads)];
 #pragma unroll
         for (int i = 0; i < kPack; ++i) {
           values[i] = round_to_bf16(values[i] * scale);

@@ -22,7 +22,7 @@ Status copy_residual(Stream& stream, const LinearParams& params, int first_row, 
 Status count_differences(Stream& stream, const void* a, const void* b, std::size_t bytes,
                          unsigned* count);
 
-// experts.cu. params.logits are there; they may be the first thing in params.scratch.
+// experts.cu. A decode step's params.logits are there; they may be the first thing in params.scratch.
 Status experts(Stream& stream, const ExpertsParams& params);
 std::size_t experts_scratch_bytes(int max_rows, const ExpertSizes& sizes);
 
@@ -33,7 +33,7 @@ Status scale_heads(Stream& stream, const ScaleHeadsParams& params, const void* t
 // Of u and t, or of sum_head_scales.
 std::size_t scale_heads_scratch_bytes(int max_tokens, const AttentionHeads& heads);
 
-// For the few tokens of a decode step: parts of the products t, which rope_and_cache adds up and scales by.
+// Parts of the products t, which rope_and_cache adds up and scales by.
 struct HeadScaleSums {
   const float* parts;  // [num_tokens, num_parts, 2 * num_heads]
   int num_parts;

@@ -166,24 +166,24 @@ Status norm(Stream& stream, const NormParams& params) {
                   "norm: the width and strides must be multiples of 8, the width at most 8192");
   }
   const unsigned per_lane = blocks_for(params.dim, kWarp * kVector);
-  auto launch_rows = [&](int row_warps, auto kernel) {
-    return launch("norm", stream,
-                  {.grid = dim3(blocks_for(params.num_rows, kNormWarps / row_warps)),
-                   .block = dim3(kNormWarps * kWarp)},
-                  kernel, params);
+  const int row_warps = per_lane <= kMaxNormVectors ? 1 : kMaxRowWarps;
+  const unsigned blocks = blocks_for(params.num_rows, kNormWarps / row_warps);
+  auto launch_rows = [&](auto kernel) {
+    return launch("norm", stream, {.grid = dim3(blocks), .block = dim3(kNormWarps * kWarp)}, kernel,
+                  params);
   };
   auto launch_width = [&](auto to_fp8, auto ahead) {
     constexpr bool kToFp8 = decltype(to_fp8)::value, kAhead = decltype(ahead)::value;
-    if (per_lane <= 1) return launch_rows(1, norm_kernel<1, 1, kToFp8, kAhead>);
-    if (per_lane <= 2) return launch_rows(1, norm_kernel<2, 1, kToFp8, kAhead>);
-    if (per_lane <= 5) return launch_rows(1, norm_kernel<5, 1, kToFp8, kAhead>);
-    if (per_lane <= 8) return launch_rows(1, norm_kernel<8, 1, kToFp8, kAhead>);
-    return launch_rows(kMaxRowWarps, norm_kernel<kMaxNormVectors, kMaxRowWarps, kToFp8, kAhead>);
+    if (per_lane <= 1) return launch_rows(norm_kernel<1, 1, kToFp8, kAhead>);
+    if (per_lane <= 2) return launch_rows(norm_kernel<2, 1, kToFp8, kAhead>);
+    if (per_lane <= 5) return launch_rows(norm_kernel<5, 1, kToFp8, kAhead>);
+    if (per_lane <= 8) return launch_rows(norm_kernel<8, 1, kToFp8, kAhead>);
+    return launch_rows(norm_kernel<kMaxNormVectors, kMaxRowWarps, kToFp8, kAhead>);
   };
   if (params.y_scales != nullptr) return launch_width(std::true_type(), std::false_type());
-  // Of few rows all that counts is how long one takes.
-  constexpr int kFewRows = 64;
-  if (params.num_rows <= kFewRows) return launch_width(std::false_type(), std::true_type());
+  // Of few blocks all that counts is how long one takes.
+  constexpr unsigned kFewBlocks = 256;
+  if (blocks <= kFewBlocks) return launch_width(std::false_type(), std::true_type());
   return launch_width(std::false_type(), std::false_type());
 }
 

@@ -23,9 +23,10 @@ struct PagedProblem {
   const Element* keys_;  // page 0 of this head
   const std::int32_t* pages;
   std::int64_t page_size;  // elements
-  int first_query, num_queries, num_cached, prefix_len, num_keys_;
+  int first_query, tile_queries;
+  int num_queries, num_cached, prefix_len, num_keys_;
 
-  __device__ bool has_query(int i) const { return first_query + i < num_queries; }
+  __device__ bool has_query(int i) const { return i < tile_queries; }
   __device__ const Bf16* query(int i) const { return queries + (first_query + i) * query_stride; }
   __device__ Bf16* output(int i) const { return out + (first_query + i) * out_stride; }
   __device__ int num_visible(int i) const {
@@ -46,12 +47,13 @@ struct PagedProblem {
 // pack of its size, however long each sequence is.
 template <int kHeadDim, typename Element>
 struct PagedWork {
-  static constexpr int kTileQueries = Shape<kHeadDim>::kGroups * kGroupQueries;
   using Problem = PagedProblem<kHeadDim, Element>;
   const PagedAttentionParams& p;
+  const int& tile_queries_;
   int num_full_ = 0, num_problems_ = 0;
 
-  __device__ explicit PagedWork(const PagedAttentionParams& params) : p(params) {
+  __device__ PagedWork(const PagedAttentionParams& params, const int& tile_queries)
+      : p(params), tile_queries_(tile_queries) {
     for (int s = 0; s < p.num_sequences; ++s) {
       num_full_ += tiles(s, true) * p.heads.num_heads;
       num_problems_ += tiles(s, false) * p.heads.num_heads;
@@ -61,7 +63,7 @@ struct PagedWork {
   // Full ones; or the last one, if it is not full.
   __device__ int tiles(int sequence, bool full) const {
     const int num_tokens = p.sequences[sequence].num_tokens;
-    return full ? num_tokens / kTileQueries : int{num_tokens % kTileQueries > 0};
+    return full ? num_tokens / tile_queries_ : int{num_tokens % tile_queries_ > 0};
   }
   __device__ int num_problems() const { return num_problems_; }
   // Those of full tiles come first: blocks that have one less get more of the others.
@@ -75,7 +77,7 @@ struct PagedWork {
     const int num_tiles = tiles(s, full);
     const int head = index / num_tiles;
     const int tile = full ? index % num_tiles : tiles(s, true);
-    const int first_query = tile * kTileQueries;
+    const int first_query = tile * tile_queries_;
     const std::int64_t in_row = std::int64_t{head} * kHeadDim;
     const KvLayout layout{.num_heads = p.heads.num_kv_heads, .head_dim = kHeadDim};
     const std::int64_t first_token = sequence.first_token;
@@ -89,13 +91,13 @@ struct PagedWork {
         .pages = p.page_table + std::int64_t{sequence.row} * p.page_table_stride,
         .page_size = layout.page_size(),
         .first_query = first_query,
+        .tile_queries = min(tile_queries_, sequence.num_tokens - first_query),
         .num_queries = sequence.num_tokens,
         .num_cached = sequence.num_cached,
         .prefix_len = sequence.prefix_len,
         .num_keys_ = 0};
     // A later query sees at least as much as an earlier one.
-    problem.num_keys_ =
-        problem.num_visible(min(kTileQueries, sequence.num_tokens - first_query) - 1);
+    problem.num_keys_ = problem.num_visible(problem.tile_queries - 1);
     return problem;
   }
 };
@@ -105,30 +107,38 @@ using Shared = FlashShared<Shape<kHeadDim>, PagedProblem<kHeadDim, Element>>;
 
 template <int kHeadDim, typename Element>
 __global__ void __launch_bounds__(kFlashThreads<Shape<kHeadDim>>, 1)
-    prefill_attention_kernel(PagedAttentionParams p) {
+    prefill_attention_kernel(PagedAttentionParams p, int tile_queries) {
   extern __shared__ __align__(1024) char raw_shared[];
   let_successor_start();
-  wait_for_predecessor();
-  const PagedWork<kHeadDim, Element> work(p);
+  // The sequences are there: rope_and_cache waited before it let this kernel start.
+  const PagedWork<kHeadDim, Element> work(p, tile_queries);
   flash_attention(work, *reinterpret_cast<Shared<kHeadDim, Element>*>(raw_shared));
 }
 
 template <int kHeadDim>
 Status launch_for(Stream& stream, const PagedAttentionParams& params, int num_multiprocessors) {
   // At most: every sequence may end with a tile that is not full.
-  const unsigned problems =
-      (blocks_for(params.num_tokens, Shape<kHeadDim>::kGroups * kGroupQueries) +
-       static_cast<unsigned>(params.num_sequences)) *
-      static_cast<unsigned>(params.heads.num_heads);
+  const auto problems = [&](int groups) {
+    return (blocks_for(params.num_tokens, groups * kGroupQueries) +
+            static_cast<unsigned>(std::max(params.num_sequences, 1) - 1)) *
+           static_cast<unsigned>(params.heads.num_heads);
+  };
+  // A tile is as small as it can be with a block for each: then its groups share the multiprocessor with fewer others. Where
+  // even the largest are too many, they are the largest. A query's bits do not depend on its tile (flash_attention.cuh).
+  int groups = 1;
+  while (groups < Shape<kHeadDim>::kGroups &&
+         problems(groups) > static_cast<unsigned>(num_multiprocessors)) {
+    ++groups;
+  }
   const LaunchShape shape{
-      .grid = dim3(std::min(problems, static_cast<unsigned>(num_multiprocessors))),
+      .grid = dim3(std::min(problems(groups), static_cast<unsigned>(num_multiprocessors))),
       .block = dim3(kFlashThreads<Shape<kHeadDim>>),
       .shared_bytes = sizeof(Shared<kHeadDim, Bf16>),
       .registers = FlashRegisters<Shape<kHeadDim>>::kExchanged};
   return launch("prefill_attention", stream, shape,
                 params.kv.format == KvFormat::kFp8 ? prefill_attention_kernel<kHeadDim, E4m3>
                                                    : prefill_attention_kernel<kHeadDim, Bf16>,
-                params);
+                params, groups * kGroupQueries);
 }
 
 }  // namespace

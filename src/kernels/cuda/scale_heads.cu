@@ -1,5 +1,5 @@
-// Scales of query and value heads (ScaleHeadsParams). Many tokens: two launches around a product, activated rows and the
-// scaling. The few of a decode step: one launch that makes parts of the products' sums, which rope_and_cache
+// Scales of query and value heads (ScaleHeadsParams). Alone: two launches around a product, activated rows and the
+// scaling. Where rope_and_cache follows: one launch that makes parts of the products' sums, which rope_and_cache
 // (kv_cache.cu) adds up and scales by.
 #include <algorithm>
 #include <cmath>
@@ -7,11 +7,11 @@
 #include "base/limits.h"
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/bf16.cuh"
-#include "kernels/cuda/device/expert_product.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/split_product.h"
 #include "kernels/tau_position.h"
 
 namespace gapless::cuda {
@@ -64,79 +64,6 @@ __global__ void __launch_bounds__(kThreads) scale_heads_kernel(ScaleHeadsParams 
   }
 }
 
-// A block of the parts' kernel: so many columns, of so many tokens' rows, by all rows of W. How columns are cut depends on
-// nothing else, so a token's sums do not depend on the batch.
-constexpr int kPartColumns = 128, kPartTokens = 16, kPartWarps = 4;
-constexpr int kPartSteps = kPartColumns / kStepColumns;
-constexpr int kPartTileRows = 16;
-// Rows of u lie 64 bytes further on in the banks than the row before (multiply_step reads 64 bytes of each of two rows).
-constexpr int kPartPitch = kPartColumns + 32;
-
-// Blocks: x = part of the columns, y = tokens.
-__global__ void __launch_bounds__(kPartWarps* kWarp)
-    head_scale_parts_kernel(ScaleHeadsParams p, float* parts) {
-  __shared__ alignas(16) Bf16 u[kPartTokens][kPartPitch];
-  let_successor_start();
-  const int width = p.heads.qkv_width(), num_sums = 2 * p.heads.num_heads;
-  const int begin = blockIdx.x * kPartColumns, first_token = blockIdx.y * kPartTokens;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const auto* const weights = static_cast<const Bf16*>(p.scales.products.weight);
-  uint4 low[kPartSteps], high[kPartSteps];
-  const auto load_weights = [&](int tile) {
-#pragma unroll
-    for (int s = 0; s < kPartSteps; ++s) {
-      const int row = tile * kPartTileRows + lane / 4;
-      const int column = begin + s * kStepColumns + lane % 4 * kVector;
-      const auto load = [&](int r) {
-        const bool valid = r < num_sums && column < width;
-        return valid ? *reinterpret_cast<const uint4*>(weights + std::int64_t{r} * width + column)
-                     : uint4{};
-      };
-      low[s] = load(row), high[s] = load(row + kPartTileRows / 2);
-    }
-  };
-  load_weights(warp);  // no step writes them
-  wait_for_predecessor();
-  constexpr int kVectors = kPartColumns / kVector;
-  for (int i = threadIdx.x; i < kPartTokens * kVectors; i += kPartWarps * kWarp) {
-    const int token = first_token + i / kVectors, column = begin + i % kVectors * kVector;
-    float values[kVector] = {};
-    if (token < p.num_tokens && column < width) {
-      load_vector(static_cast<const Bf16*>(p.qkv) + token * p.qkv_stride + column, values);
-    }
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) values[v] = activate(p.scales.activation, values[v]);
-    store_vector(&u[i / kVectors][i % kVectors * kVector], values);
-  }
-  __syncthreads();
-  for (int tile = warp; tile * kPartTileRows < num_sums; tile += kPartWarps) {
-    if (tile != warp) load_weights(tile);
-    float sums[kPartTokens / 8][4] = {};
-#pragma unroll
-    for (int s = 0; s < kPartSteps; ++s) {
-#pragma unroll
-      for (int n = 0; n < kPartTokens / 8; ++n) {
-        const Bf16* const x = &u[n * 8 + lane / 4][s * kStepColumns + lane % 4 * kVector];
-        multiply_step(sums[n], low[s], high[s], *reinterpret_cast<const uint4*>(x));
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < kPartTokens / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = tile * kPartTileRows + lane / 4 + i / 2 * 8;
-        const int token = first_token + n * 8 + lane % 4 * 2 + i % 2;
-        if (row >= num_sums || token >= p.num_tokens) continue;
-        parts[(std::int64_t{token} * gridDim.x + blockIdx.x) * num_sums + row] = sums[n][i];
-      }
-    }
-  }
-}
-
-int num_scale_parts(const AttentionHeads& heads) {
-  return static_cast<int>(blocks_for(heads.qkv_width(), kPartColumns));
-}
-
 }  // namespace
 
 std::size_t scale_heads_scratch_bytes(int max_tokens, const AttentionHeads& heads) {
@@ -144,25 +71,35 @@ std::size_t scale_heads_scratch_bytes(int max_tokens, const AttentionHeads& head
   const std::size_t products = static_cast<std::size_t>(max_tokens) *
                                (static_cast<std::size_t>(heads.qkv_width()) + num_sums) *
                                sizeof(Bf16);
-  const std::size_t parts = static_cast<std::size_t>(std::min(max_tokens, kMaxSeats)) *
-                            static_cast<std::size_t>(num_scale_parts(heads)) * num_sums *
-                            sizeof(float);
-  return std::max(products, parts);
+  const auto parts = [&](int tokens, SplitShape shape) {
+    return static_cast<std::size_t>(tokens) *
+           static_cast<std::size_t>(num_split_parts(heads.qkv_width(), shape)) * num_sums *
+           sizeof(float);
+  };
+  return std::max({products, parts(std::min(max_tokens, kMaxSeats), SplitShape::kFewRows),
+                   parts(max_tokens, SplitShape::kManyRows)});
 }
 
 bool can_sum_head_scales(const ScaleHeadsParams& params) {
-  return params.num_tokens > 0 && params.num_tokens <= kMaxSeats &&
+  return params.num_tokens > 0 && (!params.decode || params.num_tokens <= kMaxSeats) &&
          params.heads.head_dim % kVector == 0 && params.qkv_stride % kVector == 0;
 }
 
 StatusOr<HeadScaleSums> sum_head_scales(Stream& stream, const ScaleHeadsParams& params) {
   auto* const parts = static_cast<float*>(params.scratch);
-  const int num_parts = num_scale_parts(params.heads);
-  GAPLESS_RETURN_IF_ERROR(launch(
-      "head_scale_parts", stream,
-      {.grid = dim3(static_cast<unsigned>(num_parts), blocks_for(params.num_tokens, kPartTokens)),
-       .block = dim3(kPartWarps * kWarp)},
-      head_scale_parts_kernel, params, parts));
+  const SplitShape shape = params.decode ? SplitShape::kFewRows : SplitShape::kManyRows;
+  const int num_parts = num_split_parts(params.heads.qkv_width(), shape);
+  GAPLESS_RETURN_IF_ERROR(
+      split_product(stream,
+                    {.x = static_cast<const Bf16*>(params.qkv),
+                     .x_stride = params.qkv_stride,
+                     .num_rows = params.num_tokens,
+                     .activation = params.scales.activation,
+                     .weights = static_cast<const Bf16*>(params.scales.products.weight),
+                     .in = params.heads.qkv_width(),
+                     .out = 2 * params.heads.num_heads,
+                     .parts = parts},
+                    shape));
   return HeadScaleSums{parts, num_parts, params.scales};
 }
 

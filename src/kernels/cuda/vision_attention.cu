@@ -58,7 +58,6 @@ __global__ void __launch_bounds__(kFlashThreads<Shape<kHeadDim>>, 1)
     vision_attention_kernel(VisionAttentionParams p) {
   extern __shared__ __align__(1024) char raw_shared[];
   let_successor_start();
-  wait_for_predecessor();
   const CropWork<kHeadDim> work{p,
                                 (p.seq_len + kTileQueries<kHeadDim> - 1) / kTileQueries<kHeadDim>};
   flash_attention(work, *reinterpret_cast<FlashShared<Shape<kHeadDim>, CropProblem>*>(raw_shared));

@@ -54,7 +54,7 @@ __device__ int swizzled_bytes(int row, int byte) {
 
 // Blocks: x = columns, y = tile.
 template <typename Weights, typename Shape>
-__global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(WarpProduct p) {
+__global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(SortedProduct p) {
   constexpr int kBlockRows = Shape::kRows, kBuffers = Shape::kBuffers;
   constexpr int kThreads = kBlockWarps * kWarp;
   constexpr int kPieces = kSliceColumns / kVector;  // of a row
@@ -182,14 +182,15 @@ __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(WarpProduct
       const int row = part * 8 + lane % 4 * 2 + (is_odd ? 1 : 0);
       const int column = first_column + warp * 16 + half * 8 + lane_row / 2 * 2;
       if (row >= tile.count || column >= p.out) continue;
-      *reinterpret_cast<std::uint32_t*>(p.y + std::int64_t{tile.first + row} * p.out + column) =
+      *reinterpret_cast<std::uint32_t*>(p.y + std::int64_t{tile.first + row} * p.y_stride +
+                                        column) =
           is_odd ? pack_bf16x2(other, own[1]) : pack_bf16x2(own[0], other);
     }
   }
 }
 
 template <typename Shape>
-Status launch_product(Stream& stream, const WarpProduct& params, int max_tiles) {
+Status launch_product(Stream& stream, const SortedProduct& params, int max_tiles) {
   const LaunchShape shape{
       .grid = dim3(blocks_for(params.out, kBlockColumns), static_cast<unsigned>(max_tiles)),
       .block = dim3(kBlockWarps * kWarp)};
@@ -201,7 +202,8 @@ Status launch_product(Stream& stream, const WarpProduct& params, int max_tiles) 
 
 }  // namespace
 
-Status multiply_by_warps(Stream& stream, const WarpProduct& product, int tile_rows, int max_tiles) {
+Status multiply_by_warps(Stream& stream, const SortedProduct& product, int tile_rows,
+                         int max_tiles) {
   return tile_rows == FlatProduct::kRows
              ? launch_product<FlatProduct>(stream, product, max_tiles)
              : launch_product<SquareProduct>(stream, product, max_tiles);

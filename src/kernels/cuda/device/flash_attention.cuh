@@ -21,6 +21,7 @@
 
 #include "kernels/cuda/device/attention_products.cuh"
 #include "kernels/cuda/device/flash_stages.cuh"
+#include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
 
 namespace gapless {
@@ -245,7 +246,8 @@ __device__ __forceinline__ int list_problems(const Work& work,
   return min(kProblems, (work.num_problems() - first + step - 1) / step);
 }
 
-// A block of kFlashThreads<Shape>.
+// A block of kFlashThreads<Shape>. It waits for the launch's predecessor when it knows what its problems are, so `work` must say that
+// without what the predecessor writes.
 template <typename Shape, typename Work>
 __device__ __forceinline__ void flash_attention(
     const Work& work, FlashShared<Shape, typename Work::Problem>& shared) {
@@ -258,8 +260,11 @@ __device__ __forceinline__ void flash_attention(
   auto for_all_problems = [&](auto& warp) {
     const int step = FlashShared<Shape, Problem>::kProblems * static_cast<int>(gridDim.x);
     for (int first = blockIdx.x; first < work.num_problems(); first += step) {
-      warp.run(list_problems<Shape>(work, shared, first));
+      const int num_problems = list_problems<Shape>(work, shared, first);
+      wait_for_predecessor();
+      warp.run(num_problems);
     }
+    wait_for_predecessor();  // who has no problem, too
   };
   const int warp = uniform(static_cast<int>(threadIdx.x) / kWarp);
   if (warp < kComputingWarps) {

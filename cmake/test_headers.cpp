@@ -1,0 +1,1 @@
+int main() {}  // a precompiled header belongs to a program that compiles something
