@@ -19,7 +19,7 @@ Status PreTokenizer::add_split(std::string_view pattern, bool literal, OnMatch o
   if (steps_.size() == kMaxPreTokenizerSteps) {
     return invalid_argument("more than {} steps", kMaxPreTokenizerSteps);
   }
-  GAPLESS_ASSIGN_OR_RETURN(Regex regex, Regex::compile(pattern, literal));
+  GAPLESS_ASSIGN_OR_RETURN(CompiledRegex regex, CompiledRegex::compile(pattern, literal));
   steps_.push_back(Step{std::move(regex), on_match, invert});
   return ok_status();
 }
@@ -27,7 +27,8 @@ Status PreTokenizer::add_split(std::string_view pattern, bool literal, OnMatch o
 Status PreTokenizer::set_byte_level(bool add_prefix_space, bool use_regex) {
   add_prefix_space_ = add_prefix_space;
   if (!use_regex) return ok_status();
-  GAPLESS_ASSIGN_OR_RETURN(Regex regex, Regex::compile(kByteLevelPattern, /*literal=*/false));
+  GAPLESS_ASSIGN_OR_RETURN(CompiledRegex regex,
+                           CompiledRegex::compile(kByteLevelPattern, /*literal=*/false));
   byte_level_.emplace(Step{std::move(regex), OnMatch::kIsolate, /*invert=*/false});
   return ok_status();
 }

@@ -40,7 +40,7 @@ class PreTokenizer {
 
  private:
   struct Step {
-    Regex regex;
+    CompiledRegex regex;
     OnMatch on_match;
     bool invert;
   };

@@ -24,7 +24,7 @@ std::string error_text(int code) {
 
 }  // namespace
 
-void Regex::FreeCode::operator()(pcre2_code* code) const {
+void CompiledRegex::FreeCode::operator()(pcre2_code* code) const {
   pcre2_code_free(code);
 }
 void RegexMatcher::Free::operator()(pcre2_match_data* data) const {
@@ -37,7 +37,7 @@ void RegexMatcher::Free::operator()(pcre2_jit_stack* stack) const {
   pcre2_jit_stack_free(stack);
 }
 
-StatusOr<Regex> Regex::compile(std::string_view pattern, bool literal) {
+StatusOr<CompiledRegex> CompiledRegex::compile(std::string_view pattern, bool literal) {
   if (pattern.size() > kMaxRegexBytes) {
     return invalid_argument("a regular expression of {} bytes, more than the {} allowed",
                             pattern.size(), kMaxRegexBytes);
@@ -53,13 +53,13 @@ StatusOr<Regex> Regex::compile(std::string_view pattern, bool literal) {
     return invalid_argument("regular expression '{}' is wrong at byte {}: {}", pattern, offset,
                             error_text(error));
   }
-  Regex regex(code);
+  CompiledRegex regex(code);
   // Where there is no just-in-time compiler, matching falls back to the interpreter.
   (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
   return regex;
 }
 
-RegexMatcher::RegexMatcher(const Regex& regex)
+RegexMatcher::RegexMatcher(const CompiledRegex& regex)
     : regex_(regex),
       data_(pcre2_match_data_create_from_pattern(regex.code_.get(), nullptr)),
       context_(pcre2_match_context_create(nullptr)),

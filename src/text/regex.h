@@ -15,24 +15,24 @@ struct pcre2_real_jit_stack_8;
 namespace gapless {
 
 // Immutable; any thread may make a Matcher of it.
-class Regex {
+class CompiledRegex {
  public:
   // `literal`: the pattern is a plain string. The error says where the pattern is wrong.
-  static StatusOr<Regex> compile(std::string_view pattern, bool literal);
+  static StatusOr<CompiledRegex> compile(std::string_view pattern, bool literal);
 
  private:
   friend class RegexMatcher;
   struct FreeCode {
     void operator()(pcre2_real_code_8* code) const;
   };
-  explicit Regex(pcre2_real_code_8* code) : code_(code) {}
+  explicit CompiledRegex(pcre2_real_code_8* code) : code_(code) {}
   std::unique_ptr<pcre2_real_code_8, FreeCode> code_;
 };
 
 // Finds matches one after the other. One thread. The regex must outlive it.
 class RegexMatcher {
  public:
-  explicit RegexMatcher(const Regex& regex);
+  explicit RegexMatcher(const CompiledRegex& regex);
 
   struct Match {
     std::size_t begin, end;
@@ -47,7 +47,7 @@ class RegexMatcher {
     void operator()(pcre2_real_match_context_8* context) const;
     void operator()(pcre2_real_jit_stack_8* stack) const;
   };
-  const Regex& regex_;
+  const CompiledRegex& regex_;
   std::unique_ptr<pcre2_real_match_data_8, Free> data_;
   std::unique_ptr<pcre2_real_match_context_8, Free> context_;
   std::unique_ptr<pcre2_real_jit_stack_8, Free> jit_stack_;
