@@ -66,7 +66,8 @@ class LinearTasks {
     return divide_up(cut.num_rows, task.rows) * divide_up(cut.num_columns, task.columns);
   }
   static std::int64_t num_quartered(const LinearCut& cut, const LinearTask& task) {
-    return cut.num_rows < kFewRows ? 0 : std::min(cut.num_threads, num_tasks(cut, task));
+    if (cut.num_rows < kFewRows || cut.num_threads == 1) return 0;  // few, or nobody who waits
+    return std::min(cut.num_threads, num_tasks(cut, task));
   }
 
   static LinearTask best_task(const LinearCut& cut) {

@@ -107,7 +107,9 @@ TEST(LinearTasksTest, TasksAreWholeUnitsAndNoLargerThanAllowed) {
 
 // A task's weights are packed for its rows alone, and its rows for its columns.
 TEST(LinearTasksTest, FewerThreadsTakeLargerTasks) {
-  EXPECT_GE(cut(770, 1024, 1).task().rows, 385);
+  EXPECT_GE(cut(770, 1024, 1).task().rows, 770);
+  EXPECT_EQ(cut(770, 1024, 1).task().columns, 1024);
+  EXPECT_EQ(cut(770, 1024, 1).count(), 1);
   for (const int columns : {1152, 8192}) {
     const LinearTask two = cut(770, columns, 2).task(), sixteen = cut(770, columns, 16).task();
     EXPECT_GE(two.rows * two.columns, 2 * sixteen.rows * sixteen.columns) << columns;
