@@ -51,7 +51,7 @@ struct Target {
 // Counts and weights of bins while they are filled; then, in the same memory, what precedes each
 // bin. A weight is added in parts, so narrow that those of a whole vocabulary add up within 32 bits.
 template <int kIdBits>
-struct Histogram {
+struct TokenHistogram {
   static constexpr int kPartBits = 32 - kIdBits;
   static constexpr int kNumParts = (31 + kPartBits - 1) / kPartBits;
 
@@ -94,8 +94,8 @@ struct Histogram {
 
 template <int kIdBits>
 struct TokenOrderShared {
-  Histogram<kIdBits> first;  // over slices of the logit
-  Histogram<kIdBits> finer;  // over bits of the order keys
+  TokenHistogram<kIdBits> first;  // over slices of the logit
+  TokenHistogram<kIdBits> finer;  // over bits of the order keys
   std::uint64_t keys[kListSize];
   std::uint32_t weights[kListSize];
   Measure warp_sums[kWarp];
@@ -106,7 +106,7 @@ struct TokenOrderShared {
 
 // Sums of bins to sums before bins: two bins per thread.
 template <int kIdBits>
-__device__ inline void accumulate(Histogram<kIdBits>& h, Measure* warp_sums) {
+__device__ inline void accumulate(TokenHistogram<kIdBits>& h, Measure* warp_sums) {
   __syncthreads();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int bin = 2 * threadIdx.x;
@@ -135,7 +135,7 @@ __device__ inline void accumulate(Histogram<kIdBits>& h, Measure* warp_sums) {
 // The bin in which the running sum, `base` before the first bin, exceeds the target; to s.found,
 // s.before.
 template <int kIdBits>
-__device__ inline void find_bin(const Histogram<kIdBits>& h, const Measure& base,
+__device__ inline void find_bin(const TokenHistogram<kIdBits>& h, const Measure& base,
                                 const Target& target, TokenOrderShared<kIdBits>& s) {
   __syncthreads();  // what was found last may still be read
   if (threadIdx.x == 0) s.found = -1;
