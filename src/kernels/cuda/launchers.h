@@ -89,7 +89,7 @@ Status top_logprobs(Stream& stream, const TopLogprobsParams& params);
 // bias, unless that is nullptr.
 struct RegionLogits {
   const float* sums = nullptr;
-  int num_ranks = 1;
+  int num_ranks = 1;  // of both heads alike: 1 or kColumnRanks (row_linear.h)
   std::int64_t rank_stride = 0;
   const void* bias = nullptr;  // [out] T
 };
