@@ -191,6 +191,14 @@ class BlocksTest : public KernelsTest, public ::testing::WithParamInterface<KvFo
            dim % 128 == 0;
   }
 
+  // Where a step is composed of ops, which have tests of their own, it does not take all numbers of rows, widths and
+  // repeats that a launch of its own has to be shown with: `composed` are enough there.
+  template <typename T>
+  T of_launch(T launch, T composed) const {
+    return prepares(128) ? std::move(launch) : std::move(composed);
+  }
+  using Counts = std::vector<int>;
+
   Buffer prepare(const Matrix& first, const Matrix& second, bool beside, PreparedFormat format,
                  bool halves_alternate = false) {
     const int in = beside ? first.in + second.in : first.in;
