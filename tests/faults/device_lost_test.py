@@ -95,6 +95,7 @@ class DeviceLostTest(unittest.TestCase):
         def probe():
             while server.process.poll() is None:
                 probes.append(server.ask("/ready"))
+                time.sleep(0.01)
 
         threads = [threading.Thread(target=stream)]
         threads[0].start()

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <span>
 #include <string>
@@ -26,7 +27,9 @@ std::span<std::uint8_t> bytes_of(const PinnedBuffer& buffer) {
 }
 
 bool all_equal(const PinnedBuffer& buffer, std::uint8_t value) {
-  return std::ranges::all_of(bytes_of(buffer), [=](std::uint8_t byte) { return byte == value; });
+  const auto bytes = bytes_of(buffer);
+  // Each is the one before it.
+  return bytes[0] == value && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;
 }
 
 void fill_with_count(const PinnedBuffer& buffer, std::uint8_t first) {

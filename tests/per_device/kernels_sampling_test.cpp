@@ -264,7 +264,9 @@ TEST_F(SamplingTest, SampledTokensAgreeWithReferenceAtFullVocabularies) {
 TEST_F(SamplingTest, FlatLogitsReachEveryToken) {
   for (const int vocab : {512, 1 << 16, 1 << 18}) {
     SCOPED_TRACE(vocab);
-    Batch b = make_batch(64, vocab);
+    // A CPU takes seconds for 64 rows of so many.
+    const int num_rows = vocab > 1 << 16 && is_f32() ? 16 : 64;
+    Batch b = make_batch(num_rows, vocab);
     for (std::size_t i = 0; i < b.seats.size(); ++i) {
       std::fill_n(b.row(i), vocab, 2.5f);
       state_of(b, i).sampling.temperature = 1;
@@ -272,7 +274,7 @@ TEST_F(SamplingTest, FlatLogitsReachEveryToken) {
     expect_reference(b);
     const Result result = run_device(b);
     const std::set<std::int32_t> tokens(result.tokens.begin(), result.tokens.end());
-    EXPECT_GT(tokens.size(), 50u);
+    EXPECT_GT(tokens.size(), static_cast<std::size_t>(num_rows) * 3 / 4);
     EXPECT_GT(*tokens.rbegin(), vocab * 3 / 4);
   }
 }
