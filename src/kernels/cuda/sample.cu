@@ -258,6 +258,31 @@ __device__ bool is_certain(const ShortList& list) {
   return list.exists && list.num_tokens == 1;
 }
 
+// Whether the block that samples a row looks at its few candidates itself: nothing is summarised for it.
+__device__ bool is_summed_up_at_once(const ShortList& list, const RowState& row) {
+  return list.exists && !is_adjusted(row);
+}
+
+// Of the candidates alone: who has a short list tells no logprob. In every thread.
+__device__ Summary summarize_list(const ShortList& list, const float* logits) {
+  float values[kMaxAutomatonEdges];
+#pragma unroll
+  for (int i = 0; i < kMaxAutomatonEdges; ++i) {
+    values[i] = i < list.num_tokens ? logits[list.tokens[i]] : 0.0f;
+  }
+  Summary s = empty_summary();
+#pragma unroll
+  for (int i = 0; i < kMaxAutomatonEdges; ++i) {
+    if (i >= list.num_tokens) continue;
+    if (isfinite(values[i])) {
+      s.best = better(s.best, {values[i], list.tokens[i]});
+    } else {
+      s.all_finite = 0;
+    }
+  }
+  return s;
+}
+
 // Blocks: x = part, y = row.
 __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p) {
   constexpr int kWarps = kPartThreads / kWarp;
@@ -270,7 +295,7 @@ __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p)
   if (is_idle(p, row_index)) return wait_for_predecessor();
   const RowState& row = p.row_states[row_index];
   const ShortList list = short_list(p.automata, row, p.vocab);
-  if (is_certain(list)) return wait_for_predecessor();
+  if (is_certain(list) || is_summed_up_at_once(list, row)) return wait_for_predecessor();
   const Allowed allowed(p, row, i);
   const float* logits = p.logits + i * p.logits_stride;
   const int part = blockIdx.x;
@@ -414,8 +439,10 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
   }
   const float* logits = p.logits + i * p.logits_stride;
   const Allowed allowed(p, row, i);
+  const bool at_once = is_summed_up_at_once(list, row);
+  Summary summary = at_once ? summarize_list(list, logits) : empty_summary();
   wait_for_predecessor();
-  const Summary summary = merge_parts(static_cast<const Summary*>(p.scratch) + i * kParts);
+  if (!at_once) summary = merge_parts(static_cast<const Summary*>(p.scratch) + i * kParts);
 
   int token;
   if (summary.best.token >= p.vocab) {
