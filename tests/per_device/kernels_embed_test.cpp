@@ -119,7 +119,8 @@ TEST_F(EmbedTest, ReadsInputsFromRowStates) {
     const Buffer rows_dev = upload(rows);
     p.inputs = &rows_dev.as<RowState>()->input;
     p.input_stride_bytes = sizeof(RowState);
-    for (const std::size_t num_tokens : {inputs.size(), std::size_t{45}, std::size_t{3}, std::size_t{1}}) {
+    for (const std::size_t num_tokens :
+         {inputs.size(), std::size_t{45}, std::size_t{3}, std::size_t{1}}) {
       // A gap is padding or a row that is done.
       for (const std::size_t gaps_every : {inputs.size() + 1, std::size_t{2}}) {
         std::vector<std::int32_t> index(num_tokens);

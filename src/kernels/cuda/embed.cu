@@ -24,12 +24,12 @@ constexpr int kFewTokensOutputs = 8;
 // Of a decode step's blocks.
 constexpr int kStepThreads = 512;
 constexpr int kStepWarps = kStepThreads / kWarp;
-constexpr int kStepSlice = 64;                           // outputs of the encoder that a block makes
-constexpr int kStepOutputs = kStepSlice / kStepWarps;    // and a warp
-constexpr int kStepGroups = 4;                           // among whose blocks the tokens with a size are dealt
-constexpr int kHeldVectors = 2;                          // of one output's weights, in a lane's registers
+constexpr int kStepSlice = 64;                         // outputs of the encoder that a block makes
+constexpr int kStepOutputs = kStepSlice / kStepWarps;  // and a warp
+constexpr int kStepGroups = 4;   // among whose blocks the tokens with a size are dealt
+constexpr int kHeldVectors = 2;  // of one output's weights, in a lane's registers
 constexpr int kHeldFeatures = kHeldVectors * kWarp * kVector;
-constexpr int kCopyingThreads = kStepThreads / 2;        // the others begin to encode meanwhile
+constexpr int kCopyingThreads = kStepThreads / 2;  // the others begin to encode meanwhile
 constexpr int kTokensAtOnce = 8;  // whose features a block makes before it multiplies
 
 // cos and sin of (2 pi v) W, all cosines first, every step rounded to bf16 as the published
@@ -99,7 +99,8 @@ __device__ void encode(const LinearWeights& encoder, const Bf16* features, Bf16*
 class HeldWeights {
  public:
   // Asks for them.
-  __device__ HeldWeights(const LinearWeights& encoder, int first, int end) : first_(first), end_(end) {
+  __device__ HeldWeights(const LinearWeights& encoder, int first, int end)
+      : first_(first), end_(end) {
     const auto* weight = static_cast<const Bf16*>(encoder.weight);
 #pragma unroll
     for (int n = 0; n < kStepOutputs; ++n) {
@@ -107,9 +108,8 @@ class HeldWeights {
 #pragma unroll
       for (int v = 0; v < kHeldVectors; ++v) {
         const int i = feature(v);
-        raw_[n][v] = i < encoder.in
-                         ? *reinterpret_cast<const uint4*>(weight + o * encoder.in + i)
-                         : uint4{};
+        raw_[n][v] =
+            i < encoder.in ? *reinterpret_cast<const uint4*>(weight + o * encoder.in + i) : uint4{};
       }
     }
   }

@@ -284,7 +284,7 @@ __device__ Summary summarize_list(const ShortList& list, const float* logits) {
 }
 
 // Blocks: x = part, y = row.
-__global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p) {
+__global__ void __launch_bounds__(kPartThreads, 6) summarize_kernel(SampleParams p) {
   constexpr int kWarps = kPartThreads / kWarp;
   __shared__ Summary warps[kWarps];
   if (!p.behind_grammar_masks) wait_for_predecessor();
