@@ -32,22 +32,28 @@ constexpr int kHeldFeatures = kHeldVectors * kWarp * kVector;
 constexpr int kCopyingThreads = kStepThreads / 2;  // the others begin to encode meanwhile
 constexpr int kTokensAtOnce = 8;  // whose features a block makes before it multiplies
 
-// cos and sin of (2 pi v) W, all cosines first, every step rounded to bf16 as the published
+// The j-th of cos and of sin of (2 pi v) W, all cosines first, every step rounded to bf16 as the published
 // reference does (with larger z the rounding moves the phase, so it is part of the function).
 template <typename Feature>
-__device__ void fourier_features(const TokenInput& input, const Bf16* frequencies, int num_features,
-                                 Feature* features) {
+__device__ void fourier_feature(const TokenInput& input, const Bf16* frequencies, int num_features,
+                                int j, Feature* features) {
   constexpr float kTwoPi = 6.283185307179586f;
   const int half = num_features / 2;
   const bool is_size = input.kind == InputKind::kSize;
   const float x = round_to_bf16(kTwoPi * round_to_bf16(input.x));
   const float y = round_to_bf16(kTwoPi * round_to_bf16(input.y));
-  for (int j = threadIdx.x; j < half; j += blockDim.x) {
-    float z = x * __bfloat162float(frequencies[j]);
-    if (is_size) z += y * __bfloat162float(frequencies[half + j]);
-    z = round_to_bf16(z);
-    features[j] = Feature(__float2bfloat16_rn(cosf(z)));
-    features[half + j] = Feature(__float2bfloat16_rn(sinf(z)));
+  float z = x * __bfloat162float(frequencies[j]);
+  if (is_size) z += y * __bfloat162float(frequencies[half + j]);
+  z = round_to_bf16(z);
+  features[j] = Feature(__float2bfloat16_rn(cosf(z)));
+  features[half + j] = Feature(__float2bfloat16_rn(sinf(z)));
+}
+
+// All of them, by the block.
+__device__ void fourier_features(const TokenInput& input, const Bf16* frequencies, int num_features,
+                                 Bf16* features) {
+  for (int j = threadIdx.x; j < num_features / 2; j += static_cast<int>(blockDim.x)) {
+    fourier_feature(input, frequencies, num_features, j, features);
   }
 }
 
@@ -107,35 +113,67 @@ class HeldWeights {
       const std::int64_t o = min(first + n, end - 1);
 #pragma unroll
       for (int v = 0; v < kHeldVectors; ++v) {
-        const int i = feature(v);
-        raw_[n][v] =
-            i < encoder.in ? *reinterpret_cast<const uint4*>(weight + o * encoder.in + i) : uint4{};
+        raw_[n][v] = feature(v) < encoder.in
+                         ? *reinterpret_cast<const uint4*>(weight + o * encoder.in + feature(v))
+                         : uint4{};
       }
     }
   }
 
-  __device__ void encode(const LinearWeights& encoder, const float* features, Bf16* out) const {
-    float sums[kStepOutputs] = {};
+  // For each of so many tokens, whose features are kHeldFeatures apart, out_of(n): where its outputs go.
+  template <typename OutOf>
+  __device__ void encode(const LinearWeights& encoder, const float* features, int num_tokens,
+                         const OutOf& out_of) const {
+    float weights[kStepOutputs][kHeldVectors][kVector];
 #pragma unroll
-    for (int v = 0; v < kHeldVectors; ++v) {
-      if (feature(v) >= encoder.in) continue;
-      float f[kVector];
+    for (int n = 0; n < kStepOutputs; ++n) {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) f[i] = features[feature(v) + i];
-#pragma unroll
-      for (int n = 0; n < kStepOutputs; ++n) {
-        float w[kVector];
-        unpack(raw_[n][v], w);
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) sums[n] += w[i] * f[i];
-      }
+      for (int v = 0; v < kHeldVectors; ++v) unpack(raw_[n][v], weights[n][v]);
     }
-    store_outputs<kStepOutputs>(sums, static_cast<const Bf16*>(encoder.bias), out, first_, end_);
+#pragma unroll 1
+    for (int token = 0; token < num_tokens; ++token) {
+      float sums[kStepOutputs] = {};
+#pragma unroll
+      for (int v = 0; v < kHeldVectors; ++v) {
+        if (feature(v) >= encoder.in) continue;
+        float f[kVector];
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) f[i] = features[token * kHeldFeatures + feature(v) + i];
+#pragma unroll
+        for (int n = 0; n < kStepOutputs; ++n) {
+#pragma unroll
+          for (int i = 0; i < kVector; ++i) sums[n] += weights[n][v][i] * f[i];
+        }
+      }
+      store(sums, static_cast<const Bf16*>(encoder.bias), out_of(token));
+    }
   }
 
  private:
   __device__ static int feature(int v) {
     return (v * kWarp + static_cast<int>(threadIdx.x) % kWarp) * kVector;
+  }
+
+  // store_outputs with fewer exchanges: half of the warp goes on with half of the outputs, then a quarter with one. Each sum is
+  // added up in the same order.
+  __device__ void store(const float (&sums)[kStepOutputs], const Bf16* bias, Bf16* out) const {
+    static_assert(kStepOutputs == 4);
+    const int lane = threadIdx.x % kWarp;
+    const bool high = (lane & 16) != 0, odd = (lane & 8) != 0;
+    float of_half[2];
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      of_half[n] = (high ? sums[2 + n] : sums[n]) +
+                   __shfl_xor_sync(kFullWarp, high ? sums[n] : sums[2 + n], 16);
+    }
+    float sum = (odd ? of_half[1] : of_half[0]) +
+                __shfl_xor_sync(kFullWarp, odd ? of_half[0] : of_half[1], 8);
+#pragma unroll
+    for (int offset = 4; offset > 0; offset /= 2) sum += __shfl_xor_sync(kFullWarp, sum, offset);
+    const int o = first_ + lane / 8;
+    if (lane % 8 != 0 || o >= end_) return;
+    if (bias != nullptr) sum += __bfloat162float(bias[o]);
+    out[o] = __float2bfloat16_rn(sum);
   }
 
   uint4 raw_[kStepOutputs][kHeldVectors];
@@ -291,15 +329,15 @@ __global__ void __launch_bounds__(kStepThreads) embed_step_kernel(EmbedParams p,
   };
   for (int first = group; first < list.num_sizes; first += kTokensAtOnce * num_groups) {
     const int count = min(kTokensAtOnce, (list.num_sizes - first + num_groups - 1) / num_groups);
-    for (int n = 0; n < count; ++n) {
-      fourier_features(list.inputs[first + n * num_groups], frequencies, encoder.in,
-                       features + n * kHeldFeatures);
+    const int half = encoder.in / 2;
+    for (int i = threadIdx.x; i < count * half; i += kStepThreads) {
+      const int n = i / half;
+      fourier_feature(list.inputs[first + n * num_groups], frequencies, encoder.in, i % half,
+                      features + n * kHeldFeatures);
     }
     __syncthreads();
-    for (int n = 0; n < count; ++n) {
-      weights.encode(encoder, features + n * kHeldFeatures,
-                     out_of(list.tokens[first + n * num_groups]));
-    }
+    weights.encode(encoder, features, count,
+                   [&](int n) { return out_of(list.tokens[first + n * num_groups]); });
     __syncthreads();
   }
   for (int i = group; i < list.num_others; i += num_groups) {

@@ -9,10 +9,10 @@
 
 #include "kernels/adjusted_logit.h"
 #include "kernels/cuda/device/launch_overlap.cuh"
+#include "kernels/cuda/device/short_list.cuh"
 #include "kernels/cuda/device/token_order.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
-#include "kernels/needed_logits.h"
 #include "kernels/row_mask.h"
 #include "kernels/sampling_uniform.h"
 #include "step/automaton_walk.h"
@@ -263,6 +263,18 @@ __device__ bool is_summed_up_at_once(const ShortList& list, const RowState& row)
   return list.exists && !is_adjusted(row);
 }
 
+// Made by one warp, for all of the block.
+__device__ const ShortList& share_short_list(const SampleParams& p, const RowState& row) {
+  __shared__ alignas(8) char raw[sizeof(ShortList)];
+  auto& list = *reinterpret_cast<ShortList*>(raw);
+  if (threadIdx.x < kWarp) {
+    const ShortList own = load_short_list(p.automata, row, p.vocab);
+    if (threadIdx.x == 0) list = own;
+  }
+  __syncthreads();
+  return list;
+}
+
 // Of the candidates alone: who has a short list tells no logprob. In every thread.
 __device__ Summary summarize_list(const ShortList& list, const float* logits) {
   float values[kMaxAutomatonEdges];
@@ -284,7 +296,7 @@ __device__ Summary summarize_list(const ShortList& list, const float* logits) {
 }
 
 // Blocks: x = part, y = row.
-__global__ void __launch_bounds__(kPartThreads, 6) summarize_kernel(SampleParams p) {
+__global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p) {
   constexpr int kWarps = kPartThreads / kWarp;
   __shared__ Summary warps[kWarps];
   if (!p.behind_grammar_masks) wait_for_predecessor();
@@ -294,7 +306,7 @@ __global__ void __launch_bounds__(kPartThreads, 6) summarize_kernel(SampleParams
   const int row_index = p.rows[i];
   if (is_idle(p, row_index)) return wait_for_predecessor();
   const RowState& row = p.row_states[row_index];
-  const ShortList list = short_list(p.automata, row, p.vocab);
+  const ShortList& list = share_short_list(p, row);
   if (is_certain(list) || is_summed_up_at_once(list, row)) return wait_for_predecessor();
   const Allowed allowed(p, row, i);
   const float* logits = p.logits + i * p.logits_stride;
@@ -411,6 +423,17 @@ __device__ float confidence_of(const float* logits, ColumnRange columns, const R
   return own_whole / whole;
 }
 
+// Nothing is drawn for a greedy row, where a logit is not finite, and where nothing is allowed.
+__device__ bool takes_best(const SampleParams& p, const RowState& row, const Summary& summary) {
+  return summary.best.token >= p.vocab || !(row.sampling.temperature > 0) ||
+         summary.all_finite == 0;
+}
+
+__device__ int best_token(const SampleParams& p, const RowState& row, const Summary& summary) {
+  if (summary.best.token < p.vocab) return summary.best.token;
+  return row.num_stop_ids > 0 ? row.stop_ids[0] : 0;  // nothing is allowed
+}
+
 template <int kIdBits>
 __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) {
   extern __shared__ __align__(16) char raw_shared[];
@@ -427,7 +450,7 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
   }
   const RowState& row = p.row_states[row_index];
   const bool wants_confidence = (row.flags & kRowWantsConfidence) != 0;
-  const ShortList list = short_list(p.automata, row, p.vocab);
+  const ShortList& list = share_short_list(p, row);
   if (is_certain(list)) {
     wait_for_predecessor();
     if (threadIdx.x == 0) {
@@ -438,17 +461,23 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
     return;
   }
   const float* logits = p.logits + i * p.logits_stride;
-  const Allowed allowed(p, row, i);
   const bool at_once = is_summed_up_at_once(list, row);
   Summary summary = at_once ? summarize_list(list, logits) : empty_summary();
+  if (at_once && !wants_confidence && takes_best(p, row, summary)) {
+    if (threadIdx.x != 0) return;
+    const int token = best_token(p, row, summary);
+    wait_for_predecessor();
+    p.tokens[i] = counted_as(automaton_state(p.automata, row), token);
+    p.logprobs[i] = 0;
+    return;
+  }
+  const Allowed allowed(p, row, i);
   wait_for_predecessor();
   if (!at_once) summary = merge_parts(static_cast<const Summary*>(p.scratch) + i * kParts);
 
   int token;
-  if (summary.best.token >= p.vocab) {
-    token = row.num_stop_ids > 0 ? row.stop_ids[0] : 0;  // nothing is allowed
-  } else if (!(row.sampling.temperature > 0) || summary.all_finite == 0) {
-    token = summary.best.token;
+  if (takes_best(p, row, summary)) {
+    token = best_token(p, row, summary);
   } else {
     const float* picked_by = is_adjusted(row) ? adjusted_logits(p, i) : logits;
     token = draw<kIdBits>(picked_by, p.vocab, row.sampling, row.num_generated, allowed,
