@@ -4,7 +4,7 @@
 // A row with biases, penalties or held-back stop ids is picked by other logits than the model's. The
 // blocks that summarise it leave those in scratch memory, where the draw finds them. Other rows take
 // neither the time nor the path. Of a row with a short list only its tokens are looked at: nobody may have computed the other
-// logits.
+// logits. The block that picks the row's token does that alone, unless other logits than the model's are to be made.
 #include <cmath>
 
 #include "kernels/adjusted_logit.h"
