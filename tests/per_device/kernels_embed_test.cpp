@@ -93,46 +93,55 @@ TEST_F(EmbedTest, AgreesWithReferenceForEveryKindOfInput) {
 }
 
 // A decode step reads the inputs out of the row states, through the list of rows; the same input
-// has the same bits wherever it lies.
+// has the same bits wherever it lies, and whoever else is in the step.
 TEST_F(EmbedTest, ReadsInputsFromRowStates) {
-  const Shape s{256, 1000, 256, 512};
-  const Tables tables = make_tables(s);
-  const std::vector<TokenInput> inputs = mixed_inputs(s);
-  const int num_tokens = static_cast<int>(inputs.size());
-  EmbedParams p = params(s, tables, [](const TestTensor& t) { return t.dev(); });
-  const Buffer inputs_dev = upload(inputs);
-  const Buffer packed = poisoned(inputs.size() * s.dim);
-  p.inputs = inputs_dev.as<TokenInput>(), p.num_tokens = num_tokens, p.out = packed.data();
-  run(kernels_->embed(*stream_, p));
+  for (const Shape& s : {Shape{256, 1000, 256, 512}, Shape{2048, 100, 256, 512},
+                         Shape{200, 300, 64, 64}, Shape{256, 300, 64, 1024}}) {
+    const Tables tables = make_tables(s);
+    std::vector<TokenInput> inputs;
+    for (int i = 0; i < 43; ++i) {
+      inputs.push_back({InputKind::kSize, 6, (i + 1) / 64.0f, (i % 7) / 8.0f});
+    }
+    const std::vector<TokenInput> mixed = mixed_inputs(s);
+    inputs.insert(inputs.end(), mixed.begin(), mixed.end());
+    EmbedParams p = params(s, tables, [](const TestTensor& t) { return t.dev(); });
+    const Buffer inputs_dev = upload(inputs);
+    const Buffer packed = poisoned(inputs.size() * s.dim);
+    p.inputs = inputs_dev.as<TokenInput>(), p.out = packed.data();
+    p.num_tokens = static_cast<int>(inputs.size());
+    run(kernels_->embed(*stream_, p));
+    const std::vector<float> whole = floats(packed);
+    const std::vector<float> zeros(static_cast<std::size_t>(s.dim));
 
-  std::vector<RowState> rows(inputs.size() + 5);
-  std::vector<std::int32_t> index(inputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    index[i] = static_cast<std::int32_t>((i * 7 + 3) % rows.size());  // 7 and 26 are coprime
-    rows[index[i]].input = inputs[i];
-  }
-  const Buffer rows_dev = upload(rows);
-  const Buffer index_dev = upload(index);
-  const Buffer gathered = poisoned(inputs.size() * s.dim);
-  p.inputs = &rows_dev.as<RowState>()->input;
-  p.input_stride_bytes = sizeof(RowState);
-  p.index = index_dev.as<std::int32_t>();
-  p.out = gathered.data();
-  run(kernels_->embed(*stream_, p));
-  EXPECT_TRUE(bits_equal(floats(gathered), floats(packed)));
-
-  // Padding and rows that are done.
-  for (std::size_t i = 0; i < index.size(); i += 2) index[i] = -1;
-  const Buffer with_gaps_dev = upload(index);
-  p.index = with_gaps_dev.as<std::int32_t>();
-  run(kernels_->embed(*stream_, p));
-  const std::vector<float> with_gaps = floats(gathered), whole = floats(packed);
-  const std::vector<float> zeros(static_cast<std::size_t>(s.dim));
-  for (std::size_t i = 0; i < index.size(); ++i) {
-    EXPECT_TRUE(
-        bits_equal(rows_of(with_gaps, s.dim, i, i + 1),
-                   index[i] < 0 ? std::span<const float>(zeros) : rows_of(whole, s.dim, i, i + 1)))
-        << "input " << i;
+    std::vector<RowState> rows(inputs.size() + 5);
+    const auto row_of = [&](std::size_t i) { return (i * 7 + 3) % rows.size(); };  // coprime
+    for (std::size_t i = 0; i < inputs.size(); ++i) rows[row_of(i)].input = inputs[i];
+    const Buffer rows_dev = upload(rows);
+    p.inputs = &rows_dev.as<RowState>()->input;
+    p.input_stride_bytes = sizeof(RowState);
+    for (const std::size_t num_tokens :
+         {inputs.size(), std::size_t{45}, std::size_t{3}, std::size_t{1}}) {
+      // A gap is padding or a row that is done.
+      for (const std::size_t gaps_every : {inputs.size() + 1, std::size_t{2}}) {
+        std::vector<std::int32_t> index(num_tokens);
+        for (std::size_t i = 0; i < num_tokens; ++i) {
+          index[i] = (i + 1) % gaps_every == 0 ? -1 : static_cast<std::int32_t>(row_of(i));
+        }
+        const Buffer index_dev = upload(index);
+        const Buffer gathered = poisoned(num_tokens * s.dim);
+        p.index = index_dev.as<std::int32_t>();
+        p.out = gathered.data();
+        p.num_tokens = static_cast<int>(num_tokens);
+        run(kernels_->embed(*stream_, p));
+        const std::vector<float> actual = floats(gathered);
+        for (std::size_t i = 0; i < num_tokens; ++i) {
+          EXPECT_TRUE(bits_equal(
+              rows_of(actual, s.dim, i, i + 1),
+              index[i] < 0 ? std::span<const float>(zeros) : rows_of(whole, s.dim, i, i + 1)))
+              << "input " << i << " of " << num_tokens << ", dim " << s.dim;
+        }
+      }
+    }
   }
 }
 

@@ -612,6 +612,26 @@ TEST_F(SamplingTest, AutomatonTiesGoToTheLowestIdNotTheFirstEdge) {
   b.automata = {{.num_edges = 3, .tokens = {17, 4, 9}, .next = {0, 0, 0}}};
   state_of(b).automaton = 0;
   EXPECT_EQ(token_of(b), 4);
+  state_of(b).flags = kRowSkipsLogprob;
+  EXPECT_EQ(token_of(b), 4);
+}
+
+// As of a row that reads all logits: the largest finite one, whatever the temperature is.
+TEST_F(SamplingTest, AShortListWithANonFiniteLogitFallsBackToGreedy) {
+  for (const float wrong : {kNan, kInf, -kInf}) {
+    Batch b = make_batch(40, 3000);
+    b.automata = {{.num_edges = 3, .tokens = {17, 2004, 9}, .next = {0, 0, 0}}};
+    for (std::size_t i = 0; i < b.seats.size(); ++i) {
+      RowState& row = state_of(b, i);
+      row.automaton = 0;
+      row.flags = kRowSkipsLogprob;
+      row.sampling.temperature = 100.0f;
+      b.row(i)[17] = wrong, b.row(i)[2004] = 1.5f, b.row(i)[9] = 1.0f;
+    }
+    EXPECT_EQ(run_device(b).tokens, std::vector<std::int32_t>(b.seats.size(), 2004));
+    for (std::size_t i = 0; i < b.seats.size(); ++i) b.row(i)[2004] = b.row(i)[9] = wrong;
+    expect_reference(b);
+  }
 }
 
 // A state with `otherwise` lets every token win, and a winner without an edge becomes it.

@@ -144,22 +144,29 @@ struct Item {
   int head, first_tile, num_tiles, first_stage, num_stages, rank;
 };
 
+// Whether a lane's rows decode regions: the n-th is row n * kWarp + lane.
+using LaneRows = bool[kMaxRegionProductRows / kWarp];
+
+__device__ __forceinline__ void find_decoding_rows(const Launch& launch, LaneRows& decodes) {
+#pragma unroll
+  for (int n = 0; n < kMaxRegionProductRows / kWarp; ++n) {
+    const int i = n * kWarp + static_cast<int>(threadIdx.x) % kWarp;
+    const int row = i < launch.num_rows ? launch.rows[i] : -1;
+    decodes[n] = row >= 0 && launch.row_states[row].done == 0 &&
+                 (launch.row_states[row].flags & kRowDecodesRegions) != 0;
+  }
+}
+
 // A warp for each head. Those that need its values, or all if one does.
 template <bool kGathers>
-__device__ void list_rows(const Launch& launch, HeadRows* head_rows) {
+__device__ void list_rows(const Launch& launch, const LaneRows& decodes, HeadRows* head_rows) {
   const int head = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   if (head >= kNumRegionHeads) return;
   int count = 0;
-  for (int begin = 0; begin < launch.num_rows; begin += kWarp) {
-    const int i = begin + lane;
-    bool listed = false;
-    if (i < launch.num_rows) {
-      const int row = launch.rows[i];
-      if (launch.tokens[i] == launch.token_ids[head] && row >= 0) {
-        const RowState& state = launch.row_states[row];
-        listed = state.done == 0 && (state.flags & kRowDecodesRegions) != 0;
-      }
-    }
+#pragma unroll
+  for (int n = 0; n < kMaxRegionProductRows / kWarp; ++n) {
+    const int i = n * kWarp + lane;
+    bool listed = decodes[n] && launch.tokens[i] == launch.token_ids[head];
     unsigned all = __ballot_sync(kFullWarp, listed);
     if constexpr (!kGathers) {
       listed = all != 0 && i < launch.num_rows;
@@ -398,10 +405,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     shared.x.init();
     fence_barrier_init();
   }
+  LaneRows decodes;
+  find_decoding_rows(launch, decodes);
   wait_for_predecessor();
   // Behind it, so that the tokens are there when the next kernel starts.
   let_successor_start();
-  list_rows<L::kGathers>(launch, shared.head_rows);
+  list_rows<L::kGathers>(launch, decodes, shared.head_rows);
   __syncthreads();
   bool any = false;
   for (int head = 0; head < kNumRegionHeads; ++head) any |= shared.head_rows[head].count > 0;

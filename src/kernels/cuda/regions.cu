@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kThreads = 256;
 // Bins whose logits a thread asks for at once.
-constexpr int kInFlight = 4;
+constexpr int kInFlight = 8;
 
 // Of a row, as kNumRanks sums: a number that is known here, so that all are asked for at once.
 template <int kNumRanks>
@@ -59,21 +59,22 @@ __device__ Best better(Best a, Best b) {
   return b.logit > a.logit || (b.logit == a.logit && b.bin < a.bin) ? b : a;
 }
 
-// The largest logit, the lowest bin among equals; in every thread. `shared` holds one Best per warp
-// and may be used again right after the call.
-template <int kNumRanks>
+// Of each group of kGroupThreads threads its own logits: the largest one, the lowest bin among equals; in all of its threads. `shared`
+// holds one Best per warp of the block, and all of the block calls.
+template <int kGroupThreads, int kNumRanks>
 __device__ int argmax(const Logits<kNumRanks>& logits, int num_bins, Best* shared) {
+  const auto thread = static_cast<int>(threadIdx.x);
   Best best{-INFINITY, num_bins};
-  for (int first = threadIdx.x; first < num_bins; first += kInFlight * kThreads) {
+  for (int first = thread % kGroupThreads; first < num_bins; first += kInFlight * kGroupThreads) {
     float own[kInFlight];
 #pragma unroll
     for (int n = 0; n < kInFlight; ++n) {
-      const int i = first + n * kThreads;
+      const int i = first + n * kGroupThreads;
       own[n] = i < num_bins ? logits[i] : -INFINITY;
     }
 #pragma unroll
     for (int n = 0; n < kInFlight; ++n) {
-      const int i = first + n * kThreads;
+      const int i = first + n * kGroupThreads;
       if (i < num_bins) best = better(best, {own[n], i});
     }
   }
@@ -82,10 +83,10 @@ __device__ int argmax(const Logits<kNumRanks>& logits, int num_bins, Best* share
     best = better(best, {__shfl_xor_sync(kFullWarp, best.logit, offset),
                          __shfl_xor_sync(kFullWarp, best.bin, offset)});
   }
-  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = best;
+  if (thread % kWarp == 0) shared[thread / kWarp] = best;
   __syncthreads();
-  for (int w = 0; w < kThreads / kWarp; ++w) best = better(best, shared[w]);
-  __syncthreads();
+  const Best* of_group = shared + thread / kGroupThreads * (kGroupThreads / kWarp);
+  for (int w = 0; w < kGroupThreads / kWarp; ++w) best = better(best, of_group[w]);
   return min(best.bin, num_bins - 1);  // not a number everywhere: some bin
 }
 
@@ -136,15 +137,21 @@ __global__ void __launch_bounds__(kThreads)
   if (token == p.coord_id) {
     const int num_bins = p.weights.coord_fc2.out;
     const Logits<kNumRanks> logits(coord, i, num_bins);
-    const int bin = argmax(logits, num_bins, shared);
+    const int bin = argmax<kThreads>(logits, num_bins, shared);
     if (wants_confidence) x_confidence = confidence_of(bin, logits, num_bins, shared_sums);
     x = coordinate_of_bin(bin, num_bins, p.coord_divisor);
     y = 0;
   } else if (token == p.size_id) {
     const int num_bins = p.weights.size_fc2.out / 2;
     const Logits<kNumRanks> logits(size, i, 2 * num_bins);
-    const int width = argmax(logits, num_bins, shared);
-    const int height = argmax(logits.from(num_bins), num_bins, shared);
+    // Half of the block for each.
+    __shared__ int bins[2];
+    constexpr int kHalf = kThreads / 2;
+    const int half = static_cast<int>(threadIdx.x) / kHalf;
+    const int own = argmax<kHalf>(half == 0 ? logits : logits.from(num_bins), num_bins, shared);
+    if (threadIdx.x % kHalf == 0) bins[half] = own;
+    __syncthreads();
+    const int width = bins[0], height = bins[1];
     x = size_of_bin(width, num_bins, p.linear_sizes);
     y = size_of_bin(height, num_bins, p.linear_sizes);
     if (wants_confidence) {

@@ -4,15 +4,15 @@
 // A row with biases, penalties or held-back stop ids is picked by other logits than the model's. The
 // blocks that summarise it leave those in scratch memory, where the draw finds them. Other rows take
 // neither the time nor the path. Of a row with a short list only its tokens are looked at: nobody may have computed the other
-// logits.
+// logits. The block that picks the row's token does that alone, unless other logits than the model's are to be made.
 #include <cmath>
 
 #include "kernels/adjusted_logit.h"
 #include "kernels/cuda/device/launch_overlap.cuh"
+#include "kernels/cuda/device/short_list.cuh"
 #include "kernels/cuda/device/token_order.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
-#include "kernels/needed_logits.h"
 #include "kernels/row_mask.h"
 #include "kernels/sampling_uniform.h"
 #include "step/automaton_walk.h"
@@ -258,6 +258,43 @@ __device__ bool is_certain(const ShortList& list) {
   return list.exists && list.num_tokens == 1;
 }
 
+// Whether the block that samples a row looks at its few candidates itself: nothing is summarised for it.
+__device__ bool is_summed_up_at_once(const ShortList& list, const RowState& row) {
+  return list.exists && !is_adjusted(row);
+}
+
+// Made by one warp, for all of the block.
+__device__ const ShortList& share_short_list(const SampleParams& p, const RowState& row) {
+  __shared__ alignas(8) char raw[sizeof(ShortList)];
+  auto& list = *reinterpret_cast<ShortList*>(raw);
+  if (threadIdx.x < kWarp) {
+    const ShortList own = load_short_list(p.automata, row, p.vocab);
+    if (threadIdx.x == 0) list = own;
+  }
+  __syncthreads();
+  return list;
+}
+
+// Of the candidates alone: who has a short list tells no logprob. In every thread.
+__device__ Summary summarize_list(const ShortList& list, const float* logits) {
+  float values[kMaxAutomatonEdges];
+#pragma unroll
+  for (int i = 0; i < kMaxAutomatonEdges; ++i) {
+    values[i] = i < list.num_tokens ? logits[list.tokens[i]] : 0.0f;
+  }
+  Summary s = empty_summary();
+#pragma unroll
+  for (int i = 0; i < kMaxAutomatonEdges; ++i) {
+    if (i >= list.num_tokens) continue;
+    if (isfinite(values[i])) {
+      s.best = better(s.best, {values[i], list.tokens[i]});
+    } else {
+      s.all_finite = 0;
+    }
+  }
+  return s;
+}
+
 // Blocks: x = part, y = row.
 __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p) {
   constexpr int kWarps = kPartThreads / kWarp;
@@ -269,8 +306,8 @@ __global__ void __launch_bounds__(kPartThreads) summarize_kernel(SampleParams p)
   const int row_index = p.rows[i];
   if (is_idle(p, row_index)) return wait_for_predecessor();
   const RowState& row = p.row_states[row_index];
-  const ShortList list = short_list(p.automata, row, p.vocab);
-  if (is_certain(list)) return wait_for_predecessor();
+  const ShortList& list = share_short_list(p, row);
+  if (is_certain(list) || is_summed_up_at_once(list, row)) return wait_for_predecessor();
   const Allowed allowed(p, row, i);
   const float* logits = p.logits + i * p.logits_stride;
   const int part = blockIdx.x;
@@ -386,6 +423,17 @@ __device__ float confidence_of(const float* logits, ColumnRange columns, const R
   return own_whole / whole;
 }
 
+// Nothing is drawn for a greedy row, where a logit is not finite, and where nothing is allowed.
+__device__ bool takes_best(const SampleParams& p, const RowState& row, const Summary& summary) {
+  return summary.best.token >= p.vocab || !(row.sampling.temperature > 0) ||
+         summary.all_finite == 0;
+}
+
+__device__ int best_token(const SampleParams& p, const RowState& row, const Summary& summary) {
+  if (summary.best.token < p.vocab) return summary.best.token;
+  return row.num_stop_ids > 0 ? row.stop_ids[0] : 0;  // nothing is allowed
+}
+
 template <int kIdBits>
 __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) {
   extern __shared__ __align__(16) char raw_shared[];
@@ -402,7 +450,7 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
   }
   const RowState& row = p.row_states[row_index];
   const bool wants_confidence = (row.flags & kRowWantsConfidence) != 0;
-  const ShortList list = short_list(p.automata, row, p.vocab);
+  const ShortList& list = share_short_list(p, row);
   if (is_certain(list)) {
     wait_for_predecessor();
     if (threadIdx.x == 0) {
@@ -413,15 +461,23 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(SampleParams p) 
     return;
   }
   const float* logits = p.logits + i * p.logits_stride;
+  const bool at_once = is_summed_up_at_once(list, row);
+  Summary summary = at_once ? summarize_list(list, logits) : empty_summary();
+  if (at_once && !wants_confidence && takes_best(p, row, summary)) {
+    if (threadIdx.x != 0) return;
+    const int token = best_token(p, row, summary);
+    wait_for_predecessor();
+    p.tokens[i] = counted_as(automaton_state(p.automata, row), token);
+    p.logprobs[i] = 0;
+    return;
+  }
   const Allowed allowed(p, row, i);
   wait_for_predecessor();
-  const Summary summary = merge_parts(static_cast<const Summary*>(p.scratch) + i * kParts);
+  if (!at_once) summary = merge_parts(static_cast<const Summary*>(p.scratch) + i * kParts);
 
   int token;
-  if (summary.best.token >= p.vocab) {
-    token = row.num_stop_ids > 0 ? row.stop_ids[0] : 0;  // nothing is allowed
-  } else if (!(row.sampling.temperature > 0) || summary.all_finite == 0) {
-    token = summary.best.token;
+  if (takes_best(p, row, summary)) {
+    token = best_token(p, row, summary);
   } else {
     const float* picked_by = is_adjusted(row) ? adjusted_logits(p, i) : logits;
     token = draw<kIdBits>(picked_by, p.vocab, row.sampling, row.num_generated, allowed,

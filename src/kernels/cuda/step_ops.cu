@@ -2,9 +2,9 @@
 // item.
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/device/short_list.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
-#include "kernels/needed_logits.h"
 #include "step/automaton_walk.h"
 
 namespace gapless::cuda {
@@ -76,8 +76,10 @@ __device__ void plan_logits(const PlanDecodeParams& p) {
   };
   for (int i = threadIdx.x; i < p.num_rows; i += kThreads) {
     const std::int32_t row = p.rows[i];
-    if (row < 0 || p.row_states[row].done != 0) continue;
-    const ShortList list = short_list(p.automata, p.row_states[row], p.vocab);
+    if (row < 0) continue;
+    const RowState& state = p.row_states[row];
+    const ShortList list = load_short_list(p.automata, state, p.vocab);
+    if (state.done != 0) continue;
     if (!list.exists) all = 1;
     for (int t = 0; list.reads_logits() && t < list.num_tokens; ++t) add(list.tokens[t]);
   }
