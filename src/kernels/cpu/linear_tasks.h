@@ -74,11 +74,11 @@ class LinearTasks {
     return cut.num_rows < kFewRows ? few_rows_task(cut) : many_rows_task(cut);
   }
 
-  // Of the least time. A task's time is that of its products, and that of reading and packing its rows and columns, which come from
-  // memory or from another core's cache: each as long as multiplying it with kPacking of the other side. All threads work until the last
-  // quarter begins, and wait for it.
+  // Of the least time. A task's time is that of its products, and that of reading and packing its rows, which come from another core's
+  // cache, and its columns, which come from memory and are transposed: as long as multiplying each with so many of the other side. All
+  // threads work until the last quarter begins, and wait for it.
   static LinearTask many_rows_task(const LinearCut& cut) {
-    constexpr std::int64_t kPacking = 48, kMostRowBlocks = 8;
+    constexpr std::int64_t kPackingRow = 24, kPackingColumn = 32, kMostRowBlocks = 8;
     const std::int64_t least_blocks = divide_up(cut.num_rows, cut.max_rows);
     LinearTask best{cut.row_unit, kColumnUnit};
     std::int64_t least = INT64_MAX;
@@ -90,14 +90,14 @@ class LinearTasks {
       const std::int64_t height = std::min(rows, cut.num_rows);
       for (std::int64_t columns = kColumnUnit; columns <= cut.max_columns; columns += kColumnUnit) {
         const std::int64_t across = divide_up(cut.num_columns, columns);
-        const std::int64_t edges = height + std::min(columns, cut.num_columns);
+        const std::int64_t width = std::min(columns, cut.num_columns);
+        const std::int64_t edges = kPackingRow * height + kPackingColumn * width;
         const std::int64_t quartered = num_quartered(cut, {rows, columns});
-        const std::int64_t packed =
-            across * cut.num_rows + down * cut.num_columns + quartered * edges;
-        const std::int64_t last =
-            height * std::min(columns, cut.num_columns) / 4 + kPacking * edges / 2;
+        const std::int64_t packing = kPackingRow * across * cut.num_rows +
+                                     kPackingColumn * down * cut.num_columns + quartered * edges;
+        const std::int64_t last = height * width / 4 + edges / 2;
         const std::int64_t time =
-            cut.num_rows * cut.num_columns + kPacking * packed + (cut.num_threads - 1) * last;
+            cut.num_rows * cut.num_columns + packing + (cut.num_threads - 1) * last;
         if (time < least) least = time, best = {rows, columns};
       }
     }
