@@ -83,7 +83,12 @@ INSTANTIATE_TEST_SUITE_P(Shapes, VisionAttentionTest,
                                            AttentionCase{2, 65, 16, 72}, AttentionCase{1, 1, 2, 72},
                                            AttentionCase{2, 17, 10, 72},
                                            // more than a block lists at once
-                                           AttentionCase{300, 3, 16, 72}));
+                                           AttentionCase{300, 3, 16, 72},
+                                           // full tiles of queries and smaller ones; alone, others
+                                           AttentionCase{3, 200, 50, 72},
+                                           // other heads
+                                           AttentionCase{2, 300, 3, 64},
+                                           AttentionCase{2, 300, 3, 32}));
 
 struct TilingCase {
   int rows, cols, dim;

@@ -13,6 +13,7 @@
 #include "kernels/cuda/device/flash_stages.cuh"
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
+#include "kernels/cuda/device/wgmma_of_shared.cuh"
 
 namespace gapless {
 
@@ -103,6 +104,27 @@ __device__ __forceinline__ void multiply_keys_wgmma(float (&scores)[Shape::kKeyT
   if constexpr (Stage::kHasRest) {
     wgmma_async<false>(scores, queries.steps[Stage::kBlocks * kBlockSteps],
                        wgmma_operand(stage + Stage::kKeyRest, Stage::kPlaneBytes, 128), true);
+  }
+}
+
+// Queries in shared memory, at this address (FlashQueries).
+template <typename Shape>
+__device__ __forceinline__ void multiply_keys_wgmma(float (&scores)[Shape::kKeyTile / 2],
+                                                    std::uint32_t queries, std::uint32_t stage) {
+  using Stage = FlashStage<Shape>;
+  using Queries = FlashQueries<Shape>;
+  constexpr int kBlockSteps = Stage::kBlockColumns / 16;
+  const std::uint64_t q = wgmma_swizzled_operand<Stage::kRowBytes>(queries);
+  const std::uint64_t keys = wgmma_swizzled_operand<Stage::kRowBytes>(stage + Stage::kKeys);
+#pragma unroll
+  for (int step = 0; step < Stage::kBlocks * kBlockSteps; ++step) {
+    const int block = step / kBlockSteps, in_row = step % kBlockSteps * 32;
+    wgmma_of_shared(scores, wgmma_moved(q, block * Queries::kBlockBytes + in_row),
+                    wgmma_moved(keys, block * Stage::kBlockBytes + in_row), step > 0);
+  }
+  if constexpr (Stage::kHasRest) {
+    wgmma_of_shared(scores, wgmma_operand(queries + Queries::kRest, Queries::kPlaneBytes, 128),
+                    wgmma_operand(stage + Stage::kKeyRest, Stage::kPlaneBytes, 128));
   }
 }
 
@@ -202,11 +224,10 @@ __device__ __forceinline__ void multiply_values_mma(
 
 // ---- Whichever there is. stage: its address.
 
-// scores = Q K^T.
-template <typename Shape>
+// scores = Q K^T. queries: QueryFragments, or their address.
+template <typename Shape, typename Queries>
 __device__ __forceinline__ void multiply_keys(float (&scores)[Shape::kKeyTile / 2],
-                                              const QueryFragments<Shape::kHeadDim>& queries,
-                                              std::uint32_t stage) {
+                                              const Queries& queries, std::uint32_t stage) {
   if constexpr (kHasWarpgroupProducts) {
     multiply_keys_wgmma<Shape>(scores, queries, stage);
   } else {

@@ -27,7 +27,6 @@
 namespace gapless {
 
 inline constexpr int kGroupThreads = 4 * kWarp;
-inline constexpr int kGroupQueries = 64;
 
 template <typename Shape>
 inline constexpr int kFlashThreads = Shape::kGroups* kGroupThreads + kProducers* kWarp;
@@ -37,7 +36,7 @@ inline constexpr int kFlashThreads = Shape::kGroups* kGroupThreads + kProducers*
 template <typename Shape>
 struct FlashRegisters {
   static constexpr int kStart = (64 << 10) / kFlashThreads<Shape> / 8 * 8;
-  static constexpr int kProducing = Shape::kGroups == 4 ? 32 : 56;
+  static constexpr int kProducing = Shape::kGroups == 4 || Shape::kInBoxes ? 32 : 56;
   static constexpr int kComputing = (kStart + (kStart - kProducing) / Shape::kGroups) / 8 * 8;
   static_assert(!kHasRegisterExchange || kComputing <= 255);
   // LaunchShape::registers.
@@ -56,6 +55,12 @@ struct FlashRegisters {
 //   int num_keys()                   keys that any query of the tile sees; 0: nothing to do
 //   keys(), values()                 of type const Bf16* or const E4m3*
 //   std::int64_t offset(int t)       of key t < num_keys() from keys(), of its value from values()
+// In boxes the last two are not asked for, but
+//   int first_query                  query 0 is this token
+//   void copy_box<kRest>(to, part, column, token, barrier)
+//                                    of queries (part 0), keys (1) or values (2) of kBoxTokens tokens as many columns
+//                                    as a block of FlashStage has; kRest: kRestColumns. Zeros outside of the head and
+//                                    behind the last token.
 
 // Running softmax of one warp's 16 queries: per lane two (lane/4 and lane/4 + 8).
 template <typename Shape>
@@ -143,21 +148,33 @@ class Attender {
 
   // The listed problems.
   __device__ __forceinline__ void run(int num_problems) {
-    QueryFragments<kHeadDim> queries;
-    queries.load(shared_.problems[0], first_query_);
-    for (int i = 0; i < num_problems; ++i) {
-      attend(shared_.problems[i], queries, shared_.problems[i + 1 < num_problems ? i + 1 : i]);
+    if constexpr (Shape::kInBoxes) {
+      const int group = first_query_ / kGroupQueries;
+      for (int i = 0; i < num_problems; ++i) {
+        wait_barrier(shared_address(&shared_.queries_full[group]), num_problems_++ & 1);
+        attend(shared_.problems[i], shared_address(shared_.queries[group]), [&] {
+          if (threadIdx.x % kWarp == 0) arrive(shared_address(&shared_.queries_empty[group]));
+        });
+      }
+    } else {
+      QueryFragments<kHeadDim> queries;
+      queries.load(shared_.problems[0], first_query_);
+      for (int i = 0; i < num_problems; ++i) {
+        const Problem& next = shared_.problems[i + 1 < num_problems ? i + 1 : i];
+        attend(shared_.problems[i], queries, [&] { queries.load(next, first_query_); });
+      }
     }
   }
 
  private:
-  // Ends with the queries of `next`.
-  __device__ __forceinline__ void attend(const Problem& problem, QueryFragments<kHeadDim>& queries,
-                                         const Problem& next) {
+  // Calls leave_queries() when it needs them no more.
+  template <typename Queries, typename Leave>
+  __device__ __forceinline__ void attend(const Problem& problem, const Queries& queries,
+                                         const Leave& leave_queries) {
     const int num_tiles = num_key_tiles<Shape>(problem);
     const int group_first = first_query_ / kGroupQueries * kGroupQueries;
     if (num_tiles == 0 || !problem.has_query(group_first)) {
-      queries.load(next, first_query_);
+      leave_queries();
       for (int tile = 0; tile < num_tiles; ++tile) {
         wait_for(turn_);
         leave();
@@ -178,7 +195,7 @@ class Attender {
       multiply_keys<Shape>(scores, queries, stage);
       end_products();
       wait_for_products();
-      if (tile + 1 == num_tiles) queries.load(next, first_query_);
+      if (tile + 1 == num_tiles) leave_queries();
       if ((tile + 1) * kKeyTile > all_visible) hide_keys(problem, scores, tile * kKeyTile);
       std::uint32_t p[kKeyTile / 16][4];
       softmax.absorb(scores, p, output, scale);
@@ -226,7 +243,8 @@ class Attender {
 
   Shared& shared_;
   const int first_query_;
-  unsigned turn_ = 0;  // tiles so far
+  unsigned turn_ = 0;          // tiles so far
+  unsigned num_problems_ = 0;  // in boxes
 };
 
 // Its problems blockIdx.x, + gridDim.x, ..., as many as fit, from number `first` on: how many.
@@ -273,8 +291,17 @@ __device__ __forceinline__ void flash_attention(
     for_all_problems(attender);
   } else {
     give_registers<Registers::kProducing>();
-    TileProducer<Shape, Problem> producer(shared, warp - kComputingWarps);
-    for_all_problems(producer);
+    const int producer = warp - kComputingWarps;
+    if constexpr (!Shape::kInBoxes) {
+      TileProducer<Shape, Problem> tiles(shared, producer);
+      for_all_problems(tiles);
+    } else if (producer == 0) {
+      TileBoxProducer<Shape, Problem> tiles(shared);
+      for_all_problems(tiles);
+    } else {
+      QueryBoxProducer<Shape, Problem> queries(shared, producer == 1);
+      for_all_problems(queries);
+    }
   }
 }
 

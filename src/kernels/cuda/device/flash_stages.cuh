@@ -12,6 +12,10 @@
 // itself. Eight columns that are left over (a head of 72) are such pieces, in a plane of their own.
 //
 // Keys and values that are e4m3 in memory become bfloat16 on their way.
+//
+// Or the copy engine brings all of it in boxes, queries too (FlashShape::kInBoxes): one thread asks for
+// tiles, another for queries, and neither waits for what it asked for. Left-over columns are boxes of
+// their own, planes too.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +34,18 @@ namespace gapless {
 
 inline constexpr int kProducers = 4;  // warps
 
-// Groups: computing warpgroups. KeyTile: keys of a tile, a multiple of 32; with wgmma of 64.
-template <int HeadDim, int Groups, int KeyTile>
+// Groups: computing warpgroups. KeyTile: keys of a tile, a multiple of 32; with wgmma of 64. InBoxes: only with wgmma.
+template <int HeadDim, int Groups, int KeyTile, bool InBoxes = false>
 struct FlashShape {
+  static constexpr bool kInBoxes = InBoxes;
   static constexpr int kHeadDim = HeadDim;
   static constexpr int kGroups = Groups;
   static constexpr int kKeyTile = KeyTile;
 };
+
+inline constexpr int kGroupQueries = 64;
+inline constexpr int kBoxTokens = 64;
+inline constexpr int kRestColumns = 8;
 
 // Where things lie in a stage.
 template <typename Shape>
@@ -56,6 +65,22 @@ struct FlashStage {
   static constexpr int kKeyRest = 2 * kValues;
   static constexpr int kValueRest = kKeyRest + (kHasRest ? 2 * kPlaneBytes : 0);
   static constexpr int kBytes = kValueRest + (kHasRest ? kPlaneBytes : 0);
+  // What is copied, and not zeros.
+  static constexpr int kCopiedBytes = kBytes - (kHasRest ? kPlaneBytes : 0);
+  static_assert(kBytes % 1024 == 0);
+};
+
+// Where a group's queries lie that come in boxes.
+template <typename Shape>
+struct FlashQueries {
+  using Stage = FlashStage<Shape>;
+  static constexpr int kBlockBytes = kGroupQueries * Stage::kRowBytes;
+  static constexpr int kPlaneBytes = kGroupQueries * 16;
+  // A plane, and one of zeros.
+  static constexpr int kRest = Stage::kBlocks * kBlockBytes;
+  static constexpr int kZeros = kRest + kPlaneBytes;
+  static constexpr int kBytes = kRest + (Stage::kHasRest ? 2 * kPlaneBytes : 0);
+  static constexpr int kCopiedBytes = kBytes - (Stage::kHasRest ? kPlaneBytes : 0);
   static_assert(kBytes % 1024 == 0);
 };
 
@@ -63,26 +88,44 @@ struct FlashStage {
 template <typename Shape, typename Problem>
 struct FlashShared {
   using Stage = FlashStage<Shape>;
-  // Of a producer: two where they fit.
+  static constexpr bool kInBoxes = Shape::kInBoxes;
   static constexpr int kStageBudget =
       cuda::kPath.has_warpgroups ? 200 << 10 : cuda::kSmallestSharedBytes - (8 << 10);
+  // Of a producer that waits for its tile: two where they fit.
   static constexpr int kOwnStages = 2 * kProducers * Stage::kBytes <= kStageBudget ? 2 : 1;
-  static_assert(kOwnStages * kProducers * Stage::kBytes <= kStageBudget);
-  static constexpr int kStages = kProducers * kOwnStages;
+  static constexpr int kFittingStages = kStageBudget / Stage::kBytes;
+  static constexpr int kStages = !kInBoxes            ? kProducers * kOwnStages
+                                 : kFittingStages < 4 ? kFittingStages
+                                                      : 4;
+  static_assert(kStages * Stage::kBytes <= kStageBudget);
   static constexpr int kProblems = 32;
 
   alignas(1024) char stages[kStages][Stage::kBytes];
+  char queries[kInBoxes ? Shape::kGroups : 1][kInBoxes ? FlashQueries<Shape>::kBytes : 16];
   std::uint64_t full[kStages];
   std::uint64_t empty[kStages];
+  std::uint64_t queries_full[Shape::kGroups];  // these two: in boxes
+  std::uint64_t queries_empty[Shape::kGroups];
   alignas(16) Problem problems[kProblems];  // of the block, the next ones
 
   // The whole block.
   __device__ void start() {
     if (threadIdx.x < kStages) {
-      init_barrier(shared_address(&full[threadIdx.x]), kWarp);
+      init_barrier(shared_address(&full[threadIdx.x]), kInBoxes ? 1 : kWarp);
       init_barrier(shared_address(&empty[threadIdx.x]), Shape::kGroups * 4);
     }
+    if (kInBoxes && threadIdx.x < Shape::kGroups) {
+      init_barrier(shared_address(&queries_full[threadIdx.x]), 1);
+      init_barrier(shared_address(&queries_empty[threadIdx.x]), 4);
+    }
+    if constexpr (kInBoxes) fence_barrier_init();
     if constexpr (Stage::kHasRest) {
+      if constexpr (kInBoxes) {
+        for (int i = threadIdx.x; i < Shape::kGroups * kGroupQueries; i += blockDim.x) {
+          char* zeros = queries[i / kGroupQueries] + FlashQueries<Shape>::kZeros;
+          reinterpret_cast<uint4*>(zeros)[i % kGroupQueries] = uint4{};
+        }
+      }
       for (int i = threadIdx.x; i < kStages * Shape::kKeyTile; i += blockDim.x) {
         char* zeros = stages[i / Shape::kKeyTile] + Stage::kKeyRest + Stage::kPlaneBytes;
         reinterpret_cast<uint4*>(zeros)[i % Shape::kKeyTile] = uint4{};
@@ -227,6 +270,105 @@ class TileProducer {
   const unsigned producer_;
   int tile_;           // the next one that is its own, in the problem at hand
   unsigned turn_ = 0;  // tiles so far
+};
+
+// The warp that asks for tiles in boxes.
+template <typename Shape, typename Problem>
+class TileBoxProducer {
+  using Shared = FlashShared<Shape, Problem>;
+  using Stage = FlashStage<Shape>;
+
+ public:
+  __device__ explicit TileBoxProducer(Shared& shared) : shared_(shared) {}
+
+  // All tiles of the listed problems.
+  __device__ void run(int num_problems) {
+    for (int i = 0; i < num_problems; ++i) {
+      const Problem& problem = shared_.problems[i];
+      const int num_tiles = num_key_tiles<Shape>(problem);
+      for (int tile = 0; tile < num_tiles; ++tile, ++turn_) {
+        const unsigned stage = turn_ % Shared::kStages;
+        wait_barrier(shared_address(&shared_.empty[stage]), (turn_ / Shared::kStages & 1) ^ 1);
+        if (threadIdx.x % kWarp == 0) {
+          ask(problem, tile * Shape::kKeyTile, shared_address(shared_.stages[stage]),
+              shared_address(&shared_.full[stage]));
+        }
+        __syncwarp();
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static void ask(const Problem& problem, int first_key,
+                                             std::uint32_t to, std::uint32_t full) {
+    arrive_expecting(full, Stage::kCopiedBytes);
+    for (int key = 0; key < Shape::kKeyTile; key += kBoxTokens) {
+      const int token = first_key + key, in_block = key * Stage::kRowBytes;
+#pragma unroll
+      for (int block = 0; block < Stage::kBlocks; ++block) {
+        problem.template copy_box<false>(to + Stage::kKeys + block * Stage::kBlockBytes + in_block,
+                                         1, block * Stage::kBlockColumns, token, full);
+        problem.template copy_box<false>(
+            to + Stage::kValues + block * Stage::kBlockBytes + in_block, 2,
+            block * Stage::kBlockColumns, token, full);
+      }
+      if constexpr (Stage::kHasRest) {
+        constexpr int kFirst = Stage::kBlocks * Stage::kBlockColumns;
+        problem.template copy_box<true>(to + Stage::kKeyRest + key * 16, 1, kFirst, token, full);
+        problem.template copy_box<true>(to + Stage::kValueRest + key * 16, 2, kFirst, token, full);
+      }
+    }
+  }
+
+  Shared& shared_;
+  unsigned turn_ = 0;  // tiles so far
+};
+
+// The warp that asks for queries in boxes. Others that have nothing to do go the same way (`asks` false).
+template <typename Shape, typename Problem>
+class QueryBoxProducer {
+  using Shared = FlashShared<Shape, Problem>;
+  using Stage = FlashStage<Shape>;
+  using Queries = FlashQueries<Shape>;
+
+ public:
+  __device__ QueryBoxProducer(Shared& shared, bool asks) : shared_(shared), asks_(asks) {}
+
+  // Those of the listed problems.
+  __device__ void run(int num_problems) {
+    if (!asks_) return;
+    for (int i = 0; i < num_problems; ++i, ++turn_) {
+      const Problem& problem = shared_.problems[i];
+      for (int group = 0; group < Shape::kGroups; ++group) {
+        wait_barrier(shared_address(&shared_.queries_empty[group]), (turn_ & 1) ^ 1);
+        if (threadIdx.x % kWarp == 0) {
+          ask(problem, problem.first_query + group * kGroupQueries,
+              shared_address(shared_.queries[group]), shared_address(&shared_.queries_full[group]));
+        }
+        __syncwarp();
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static void ask(const Problem& problem, int token, std::uint32_t to,
+                                             std::uint32_t full) {
+    static_assert(kGroupQueries == kBoxTokens);
+    arrive_expecting(full, Queries::kCopiedBytes);
+#pragma unroll
+    for (int block = 0; block < Stage::kBlocks; ++block) {
+      problem.template copy_box<false>(to + block * Queries::kBlockBytes, 0,
+                                       block * Stage::kBlockColumns, token, full);
+    }
+    if constexpr (Stage::kHasRest) {
+      problem.template copy_box<true>(to + Queries::kRest, 0, Stage::kBlocks * Stage::kBlockColumns,
+                                      token, full);
+    }
+  }
+
+  Shared& shared_;
+  const bool asks_;
+  unsigned turn_ = 0;  // problems so far
 };
 
 }  // namespace gapless
