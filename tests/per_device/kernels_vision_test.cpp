@@ -76,19 +76,17 @@ TEST_P(VisionAttentionTest, AgreesWithReferenceCropByCrop) {
   EXPECT_TRUE(bits_equal(floats(alone), rows_of(actual, width, first, num_rows)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, VisionAttentionTest,
-                         ::testing::Values(AttentionCase{1, 729, 4, 72},
-                                           AttentionCase{3, 81, 4, 72},
-                                           AttentionCase{2, 729, 1, 72},
-                                           AttentionCase{2, 65, 16, 72}, AttentionCase{1, 1, 2, 72},
-                                           AttentionCase{2, 17, 10, 72},
-                                           // more than a block lists at once
-                                           AttentionCase{300, 3, 16, 72},
-                                           // full tiles of queries and smaller ones; alone, others
-                                           AttentionCase{3, 200, 50, 72},
-                                           // other heads
-                                           AttentionCase{2, 300, 3, 64},
-                                           AttentionCase{2, 300, 3, 32}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, VisionAttentionTest,
+    ::testing::Values(AttentionCase{1, 729, 4, 72}, AttentionCase{3, 81, 4, 72},
+                      AttentionCase{2, 729, 1, 72}, AttentionCase{2, 65, 16, 72},
+                      AttentionCase{1, 1, 2, 72}, AttentionCase{2, 17, 10, 72},
+                      // more than a block lists at once
+                      AttentionCase{300, 3, 16, 72},
+                      // full tiles of queries and smaller ones; alone, others
+                      AttentionCase{3, 200, 50, 72},
+                      // other heads
+                      AttentionCase{2, 300, 3, 64}, AttentionCase{2, 300, 3, 32}));
 
 struct TilingCase {
   int rows, cols, dim;

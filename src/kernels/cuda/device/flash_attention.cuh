@@ -2,8 +2,8 @@
 // a running softmax.
 //
 // A block has some computing warpgroups; each takes kGroupQueries queries of one head, its queries
-// and its output in registers. Four more warps bring keys and values, in tiles of kKeyTile
-// (flash_stages.cuh). Barriers, not __syncthreads, join them: warpgroups drift apart, so that one's
+// and its output in registers (in boxes queries stay in shared memory). Four more warps bring keys and
+// values, in tiles of kKeyTile (flash_stages.cuh). Barriers, not __syncthreads, join them: warpgroups drift apart, so that one's
 // softmax runs while another's products do. A block goes on to its next tile of queries, if it has
 // one, without a stop: its first keys and values and its queries are under way before the one at
 // hand is done, and where they lie was worked out for all of them at once.
