@@ -61,14 +61,14 @@ class AmxLinearTiles {
       for (int i = 0; i < next.count; ++i) {
         __builtin_prefetch(next.rows + i * next.stride + step * kStep, 0, 2);
       }
-      AmxTiles::load<4>(rows[step].numbers[0], kRowBytes);
-      AmxTiles::load<6>(columns[step].numbers[0], kRowBytes);
-      AmxTiles::add_products<0, 4, 6>();
-      AmxTiles::load<7>(columns[step].numbers[1], kRowBytes);
-      AmxTiles::add_products<1, 4, 7>();
-      AmxTiles::load<5>(rows[step].numbers[1], kRowBytes);
-      AmxTiles::add_products<2, 5, 6>();
-      AmxTiles::add_products<3, 5, 7>();
+      AmxTiles::load<4>(rows[step].numbers[0], kRowBytes), AmxTiles::space();
+      AmxTiles::load<6>(columns[step].numbers[0], kRowBytes), AmxTiles::space();
+      AmxTiles::add_products<0, 4, 6>(), AmxTiles::space();
+      AmxTiles::load<7>(columns[step].numbers[1], kRowBytes), AmxTiles::space();
+      AmxTiles::add_products<1, 4, 7>(), AmxTiles::space();
+      AmxTiles::load<5>(rows[step].numbers[1], kRowBytes), AmxTiles::space();
+      AmxTiles::add_products<2, 5, 6>(), AmxTiles::space();
+      AmxTiles::add_products<3, 5, 7>(), AmxTiles::space();
     }
     AmxTiles::store<0>(sums, kSumBytes), AmxTiles::store<1>(right, kSumBytes);
     AmxTiles::store<2>(lower, kSumBytes), AmxTiles::store<3>(lower_right, kSumBytes);

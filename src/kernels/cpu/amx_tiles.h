@@ -49,6 +49,9 @@ class AmxTiles {
   [[gnu::always_inline]] static void add_products() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kRows), "i"(kColumns));
   }
+  // Where another thread shares the core, loads and products of tiles that follow each other at once take half as long again as with
+  // this between them; elsewhere it costs nothing (docs/cpu.md).
+  [[gnu::always_inline]] static void space() { asm volatile(".rept 16\n\tnop\n\t.endr"); }
 };
 
 // A tile of sixteen columns of up to 32 numbers: pairs along k, columns in the lanes. What is missing is 0.
