@@ -49,10 +49,11 @@ TEST_P(DecoderBlocksTest, ManyRows) {
 }
 
 TEST_P(DecoderBlocksTest, ManyKeys) {
-  check(make_problem(
-            {.num_heads = of_launch(8, 2), .ff_dim = 128, .num_blocks = of_launch(2, 1), .vocab = 16},
-            many_keys()),
-        {0, 30});
+  check(
+      make_problem(
+          {.num_heads = of_launch(8, 2), .ff_dim = 128, .num_blocks = of_launch(2, 1), .vocab = 16},
+          many_keys()),
+      {0, 30});
 }
 
 // On 132 multiprocessors each one's turns of the ring come and go twice over while it attends:
@@ -215,8 +216,7 @@ TEST_P(DecoderBlocksTest, ManyRowsHaveTheSameBitsInAnyBatch) {
     }
     const Problem p = make_problem(shape, cached);
     const Result all = run_device(p, 0, 256);
-    for (const int count :
-         of_launch<Counts>({1, 9, 33, 64, 65, 100, 128, 129, 200}, {1, 33, 65})) {
+    for (const int count : of_launch<Counts>({1, 9, 33, 64, 65, 100, 128, 129, 200}, {1, 33, 65})) {
       SCOPED_TRACE(std::to_string(count) + " rows of " + std::to_string(shape.dim()));
       expect_same_rows(p, run_device(p, 256 - count, count), all, 256 - count, count);
     }
