@@ -274,7 +274,7 @@ TEST_F(SamplingTest, FlatLogitsReachEveryToken) {
     expect_reference(b);
     const Result result = run_device(b);
     const std::set<std::int32_t> tokens(result.tokens.begin(), result.tokens.end());
-    EXPECT_GT(tokens.size(), static_cast<std::size_t>(num_rows) * 3 / 4);
+    EXPECT_GT(tokens.size(), static_cast<std::size_t>(num_rows) * 50 / 64);
     EXPECT_GT(*tokens.rbegin(), vocab * 3 / 4);
   }
 }

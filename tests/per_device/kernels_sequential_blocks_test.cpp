@@ -77,7 +77,7 @@ TEST_P(SequentialBlocksTest, Widths) {
 TEST_P(SequentialBlocksTest, ManyColumnsHaveTheSameBitsInAnyBatch) {
   Shape shape = of_launch(llama(8, 2, 1152, 2432), llama(4, 2, 288, 608));
   shape.vocab = 3000;
-  const int most = prepares(128) ? 256 : 64;
+  const int most = of_launch(256, 64);
   const Problem p = make_problem(shape, contexts(most));
   const Result all = run_device(p, 0, most);
   for (const int count : {1, 8, 16, 32, 64, 100}) {
