@@ -25,7 +25,7 @@ __device__ __forceinline__ T load_at_once(const T& from) {
   return loaded;
 }
 
-// Of a row that is not done.
+// Of a row that is done it says nothing.
 __device__ __forceinline__ ShortList load_short_list(const AutomatonState* automata,
                                                      const RowState& row, int vocab) {
   RowState own = load_at_once(row);
