@@ -32,7 +32,7 @@ template <typename S, int kRows>
 inline constexpr bool kHasXRing = kByWarpgroups<S, kRows> && !kByTurns<S, kRows>;
 
 // Rows of a launch, at most; of more than 64 where a device has so many multiprocessors and units are even. Where registers are not
-// exchanged, the sums of 64 rows leave none for anything else: two launches of 32 take less time than one of them.
+// exchanged, the sums of 64 rows leave none for anything else: one launch of them takes as long as two of 32.
 template <typename S>
 inline constexpr int kMostRows = !kHasRegisterExchange                       ? 32
                                  : kByWarpgroups<S, 64> && !S::kIsSequential ? kMaxLaunchRows
