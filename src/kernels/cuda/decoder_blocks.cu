@@ -59,12 +59,13 @@ constexpr int max_units_of(int max_context) {
   return S::kIsSequential || S::kHasExperts ? (max_context + kKeys - 1) / kKeys : kMaxUnits;
 }
 
-// Rows that a launch takes: as many as its kernels are compiled for. Each row has a block, and those of more than 64
-// multiply units of even size.
+// Rows that a launch takes: as many as its kernels are compiled for. Of more than 64 each row has a block, and units are of even
+// size.
 template <typename S>
 int rows_of_launch(const AttentionHeads& heads, int dim, int ff_dim, int num_multiprocessors) {
   const DecoderSizes sizes{.dim = dim, .q_width = heads.q_width(), .ff_dim = ff_dim};
-  return num_multiprocessors >= kMostRows<S> && has_even_units(sizes) ? kMostRows<S> : 64;
+  const bool takes_more_than_64 = num_multiprocessors >= kMostRows<S> && has_even_units(sizes);
+  return takes_more_than_64 ? kMostRows<S> : std::min(kMostRows<S>, 64);
 }
 
 // Where the scratch's arrays lie, each value of the schedule as often as it needs.
@@ -189,7 +190,7 @@ Status check_decoder_kernel(const DecoderBlocksParams& params, int num_multiproc
 
 namespace {
 
-// A launch's share of a step's rows, from `first` on, a multiple of kSharingSlice unless it is the only one.
+// A launch's share of a step's rows, from `first` on: a multiple of kSharingSlice unless it is the only one, or rows share nothing.
 void take_rows(const DecoderBlocksParams& params, int first, int count, DecoderLaunch& p) {
   p.num_rows = count;
   p.x = static_cast<Bf16*>(params.x) + std::int64_t{first} * p.dim;

@@ -12,7 +12,7 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kEmbedThreads = 128;
 constexpr int kMaxFeatures = 2048;
 // A prompt of few tokens may ask for an encoder's 2 MB of weights for each of them, which wants many blocks; a
 // long one has many tokens, nearly all of them copies. The slicing does not change any sum.
@@ -228,7 +228,7 @@ __device__ void fill_with_zeros(Bf16* out, int begin, int end, int stride) {
 
 // A block per token and slice of the width.
 template <int kOutputs>
-__global__ void __launch_bounds__(kThreads) embed_kernel(EmbedParams p, int slice) {
+__global__ void __launch_bounds__(kEmbedThreads) embed_kernel(EmbedParams p, int slice) {
   __shared__ alignas(16) Bf16 features[kMaxFeatures];
   let_successor_start();
   wait_for_predecessor();
@@ -237,10 +237,10 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedParams p, int slic
   const std::int64_t index = p.index != nullptr ? p.index[token] : token;
   Bf16* out = static_cast<Bf16*>(p.out) + token * p.dim;
   const int first = begin + static_cast<int>(threadIdx.x) * kVector;
-  if (index < 0) return fill_with_zeros(out, first, end, kThreads);
+  if (index < 0) return fill_with_zeros(out, first, end, kEmbedThreads);
   const TokenInput input = input_at(p, index);
   const int row = row_of_coordinates(p, input);
-  if (!is_encoded(input, row)) return copy_row(p, input, row, out, first, end, kThreads);
+  if (!is_encoded(input, row)) return copy_row(p, input, row, out, first, end, kEmbedThreads);
   const LinearWeights& encoder = encoder_of(p, input);
   fourier_features(input, frequencies_of(p, input), encoder.in, features);
   __syncthreads();
@@ -379,7 +379,7 @@ Status embed(Stream& stream, const EmbedParams& params) {
   const int slice = few ? kFewTokensSlice : params.dim;
   const LaunchShape shape{
       .grid = dim3(static_cast<unsigned>(params.num_tokens), blocks_for(params.dim, slice)),
-      .block = dim3(kThreads)};
+      .block = dim3(kEmbedThreads)};
   return few ? launch("embed", stream, shape, embed_kernel<kFewTokensOutputs>, params, slice)
              : launch("embed", stream, shape, embed_kernel<4>, params, slice);
 }

@@ -9,19 +9,19 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kFillThreads = 256;
 constexpr int kMaxBlocks = 4096;
 
 // One thread per element: four of them repeat one Philox block, which is still far faster than
 // disk.
-__global__ void __launch_bounds__(kThreads) fill_random_kernel(FillRandomParams p) {
+__global__ void __launch_bounds__(kFillThreads) fill_random_kernel(FillRandomParams p) {
   let_successor_start();
   wait_for_predecessor();
   const RandomTensorSpec spec{p.seed, p.tensor_hash, p.mean, p.stddev};
   auto* out = static_cast<Bf16*>(p.out);
   const std::int64_t total = p.num_rows * p.row_stride;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total;
-       i += std::int64_t{gridDim.x} * kThreads) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kFillThreads + threadIdx.x; i < total;
+       i += std::int64_t{gridDim.x} * kFillThreads) {
     const std::int64_t row = i / p.row_stride, column = i % p.row_stride;
     const float value =
         column < p.row_size
@@ -36,9 +36,10 @@ __global__ void __launch_bounds__(kThreads) fill_random_kernel(FillRandomParams 
 
 Status fill_random(Stream& stream, const FillRandomParams& params) {
   const std::int64_t total = params.num_rows * params.row_stride;
-  const unsigned blocks =
-      total < std::int64_t{kMaxBlocks} * kThreads ? blocks_for(total, kThreads) : kMaxBlocks;
-  return launch("fill_random", stream, {.grid = dim3(blocks), .block = dim3(kThreads)},
+  const unsigned blocks = total < std::int64_t{kMaxBlocks} * kFillThreads
+                              ? blocks_for(total, kFillThreads)
+                              : kMaxBlocks;
+  return launch("fill_random", stream, {.grid = dim3(blocks), .block = dim3(kFillThreads)},
                 fill_random_kernel, params);
 }
 

@@ -15,7 +15,7 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kCacheThreads = 128;
 constexpr int kCopyThreads = 256;
 
 // Tokens of a thread. It loads its part of all of them before it computes: memory is far away, and
@@ -101,7 +101,7 @@ struct HeadPart {
 // Scales of the heads that a block has to do with, of its tokens, for queries and for values. A head has two parts
 // at least.
 struct BlockScales {
-  static constexpr int kHeads = kThreads / 2 + 2;
+  static constexpr int kHeads = kCacheThreads / 2 + 2;
   float values[kTokens * kHeads * 2];
   float halves[kTokens * kHeads * 2][2];  // of the sums
 
@@ -118,7 +118,7 @@ __device__ void find_scales(const RopeAndCacheParams& p, const HeadScaleSums& s,
   const int num_scales = num_tokens * num_heads * 2;
   // Two threads for each scale, so that more of the parts are on their way at once.
   const int first_parts = s.num_parts / 2;
-  for (int i = threadIdx.x; i < num_scales * 2; i += kThreads) {
+  for (int i = threadIdx.x; i < num_scales * 2; i += kCacheThreads) {
     const int which = i % num_scales, half = i / num_scales;
     const int token = first_token + which / (num_heads * 2);
     const int head = first_head + which / 2 % num_heads, column = which % 2 * all_heads + head;
@@ -133,7 +133,7 @@ __device__ void find_scales(const RopeAndCacheParams& p, const HeadScaleSums& s,
     scales.values[which] = tau_position(alpha, p.positions[token], s.scales.bf16_positions);
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < num_scales; i += kThreads) {
+  for (int i = threadIdx.x; i < num_scales; i += kCacheThreads) {
     scales.values[i] += tanhf(round_to_bf16(scales.halves[i][0] + scales.halves[i][1]));
   }
   __syncthreads();
@@ -141,13 +141,13 @@ __device__ void find_scales(const RopeAndCacheParams& p, const HeadScaleSums& s,
 
 // Element: of the cache. kScales: q and v by `s`.
 template <int kPack, typename Element, bool kScales>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kCacheThreads)
     rope_and_cache_kernel(RopeAndCacheParams p, HeadScaleSums s) {
   wait_for_predecessor();
   let_successor_start();  // in this order: decode_attention.cu and prefill_attention.cu count on it
   using Part = HeadPart<kPack, kScales>;
   const int num_parts = Part::count(p);
-  const int first_index = blockIdx.y * kThreads, index = first_index + threadIdx.x;
+  const int first_index = blockIdx.y * kCacheThreads, index = first_index + threadIdx.x;
   const int first_head = first_index / num_parts, first_token = blockIdx.x * kTokens;
   const int head = index / num_parts, half = p.rotary_dim / 2;
   const Part part(p, index % num_parts);
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ std::conditional_t<kScales, BlockScales, char> scales;
   int num_heads = 0;  // of the block
   if constexpr (kScales) {
-    const int last_head = (first_index + kThreads - 1) / num_parts;
+    const int last_head = (first_index + kCacheThreads - 1) / num_parts;
     num_heads = min(last_head + 1, p.heads.num_heads) - first_head;
     find_scales(p, s, first_token, first_head, num_heads, scales);
   }
@@ -213,11 +213,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // The q and k heads of every token, in place, one warp each. Blocks: x = token, y = some heads.
-__global__ void __launch_bounds__(kThreads) norm_heads_kernel(RopeAndCacheParams p) {
+__global__ void __launch_bounds__(kCacheThreads) norm_heads_kernel(RopeAndCacheParams p) {
   let_successor_start();
   wait_for_predecessor();
   const int lane = threadIdx.x % kWarp;
-  const int head = blockIdx.y * (kThreads / kWarp) + threadIdx.x / kWarp;
+  const int head = blockIdx.y * (kCacheThreads / kWarp) + threadIdx.x / kWarp;
   if (head >= p.heads.num_heads + p.heads.num_kv_heads) return;
   const NormWeights& norm = head < p.heads.num_heads ? p.q_norm : p.k_norm;
   // The heads of k follow those of q.
@@ -255,10 +255,11 @@ template <int kPack, typename Element, bool kScales>
 Status launch_rope_and_cache(Stream& stream, const RopeAndCacheParams& params,
                              const HeadScaleSums& scales) {
   const int parts = params.heads.num_heads * HeadPart<kPack, kScales>::count(params);
-  return launch("rope_and_cache", stream,
-                {.grid = dim3(blocks_for(params.num_tokens, kTokens), blocks_for(parts, kThreads)),
-                 .block = dim3(kThreads)},
-                rope_and_cache_kernel<kPack, Element, kScales>, params, scales);
+  return launch(
+      "rope_and_cache", stream,
+      {.grid = dim3(blocks_for(params.num_tokens, kTokens), blocks_for(parts, kCacheThreads)),
+       .block = dim3(kCacheThreads)},
+      rope_and_cache_kernel<kPack, Element, kScales>, params, scales);
 }
 
 template <int kPack, typename Element>
@@ -285,8 +286,8 @@ Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params,
     const int num_heads = params.heads.num_heads + params.heads.num_kv_heads;
     GAPLESS_RETURN_IF_ERROR(launch("norm_heads", stream,
                                    {.grid = dim3(static_cast<unsigned>(params.num_tokens),
-                                                 blocks_for(num_heads, kThreads / kWarp)),
-                                    .block = dim3(kThreads)},
+                                                 blocks_for(num_heads, kCacheThreads / kWarp)),
+                                    .block = dim3(kCacheThreads)},
                                    norm_heads_kernel, params));
   }
   return params.kv.format == KvFormat::kFp8 ? rope_and_cache_into<E4m3>(stream, params, scales)

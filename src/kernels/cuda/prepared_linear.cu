@@ -14,7 +14,7 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kPrepareThreads = 256;
 constexpr int kSteps = kPreparedTileColumns / 16;
 
 struct Part {
@@ -50,11 +50,11 @@ __device__ std::int64_t row_in_tiles(bool halves_alternate, std::int64_t row, in
 }
 
 // One thread per lane's fragment of one mma step: 16 bytes.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kPrepareThreads)
     prepare_native_kernel(PrepareLinearParams p, Part part) {
   let_successor_start();
   wait_for_predecessor();
-  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kPrepareThreads + threadIdx.x;
   const int lane = i % kWarp, step = i / kWarp % kSteps;
   const std::int64_t block = i / (kWarp * kSteps);
   const int chunk = block % part.num_chunks;
@@ -78,14 +78,15 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // One block per row of tiles.
-__global__ void __launch_bounds__(kThreads) prepare_fp8_kernel(PrepareLinearParams p, Part part) {
+__global__ void __launch_bounds__(kPrepareThreads)
+    prepare_fp8_kernel(PrepareLinearParams p, Part part) {
   let_successor_start();
   wait_for_predecessor();
   const LinearWeights& w = p.weights;
   const auto* weight = static_cast<const Bf16*>(w.weight);
   const std::int64_t first_row = std::int64_t{blockIdx.x} * kPreparedTileRows;
   __shared__ int exponents[kPreparedTileRows];
-  constexpr int kThreadsPerRow = kThreads / kPreparedTileRows;
+  constexpr int kThreadsPerRow = kPrepareThreads / kPreparedTileRows;
   const int own_row = threadIdx.x / kThreadsPerRow;
   float largest = 0;
   const std::int64_t source = row_in_part(p.halves_alternate, first_row + own_row, w.out);
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) prepare_fp8_kernel(PrepareLinearPara
 
   // A lane's fragments of a pair of steps: 16 bytes.
   constexpr int kPieces = kSteps / 2 * kWarp;
-  for (int i = threadIdx.x; i < part.num_chunks * kPieces; i += kThreads) {
+  for (int i = threadIdx.x; i < part.num_chunks * kPieces; i += kPrepareThreads) {
     const int chunk = i / kPieces, pair = i / kWarp % (kSteps / 2), lane = i % kWarp;
     std::uint32_t packed[4] = {};
     for (int at = 0; at < 16; ++at) {
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) prepare_fp8_kernel(PrepareLinearPara
     auto* to = reinterpret_cast<uint4*>(tile_at<PreparedFormat::kFp8>(p, blockIdx.x, chunk));
     to[pair * kWarp + lane] = uint4{packed[0], packed[1], packed[2], packed[3]};
   }
-  for (int i = threadIdx.x; i < part.num_chunks * kPreparedTileRows; i += kThreads) {
+  for (int i = threadIdx.x; i < part.num_chunks * kPreparedTileRows; i += kPrepareThreads) {
     const int chunk = i / kPreparedTileRows, row = i % kPreparedTileRows;
     char* behind = tile_at<PreparedFormat::kFp8>(p, blockIdx.x, chunk) +
                    kPreparedTileRows * kPreparedTileColumns;
@@ -158,10 +159,10 @@ __device__ const char* tile_of(const RestoreLinearParams& p, const NeighbourPlac
 }
 
 // A warp writes eight rows at a time. What comes next multiplies by what is written here: it does not start early.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kPrepareThreads)
     restore_native_kernel(RestoreLinearParams p, std::int64_t num_pairs) {
   wait_for_predecessor();
-  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kPrepareThreads + threadIdx.x;
   if (i >= num_pairs) return;
   const NeighbourPlace place = place_of_neighbours(p, i);
   const int r = place.row_half + place.column_half * 2;
@@ -170,10 +171,10 @@ __global__ void __launch_bounds__(kThreads)
   static_cast<std::uint32_t*>(p.weight)[i] = from[(place.step * kWarp + place.lane) * 4 + r];
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kPrepareThreads)
     restore_fp8_kernel(RestoreLinearParams p, std::int64_t num_pairs) {
   wait_for_predecessor();
-  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kPrepareThreads + threadIdx.x;
   if (i >= num_pairs) return;
   const NeighbourPlace place = place_of_neighbours(p, i);
   const char* tile = tile_of<PreparedFormat::kFp8>(p, place);
@@ -226,14 +227,16 @@ Status prepare_linear(Stream& stream, const PrepareLinearParams& params) {
   GAPLESS_RETURN_IF_ERROR(check_part("prepare_linear", params, w.in, w.out));
   const Part part = part_of(w.in, w.out);
   if (params.format == PreparedFormat::kFp8) {
-    return launch("prepare_linear", stream,
-                  {.grid = dim3(static_cast<unsigned>(part.num_tiles)), .block = dim3(kThreads)},
-                  prepare_fp8_kernel, params, part);
+    return launch(
+        "prepare_linear", stream,
+        {.grid = dim3(static_cast<unsigned>(part.num_tiles)), .block = dim3(kPrepareThreads)},
+        prepare_fp8_kernel, params, part);
   }
   const std::int64_t fragments = std::int64_t{part.num_tiles} * part.num_chunks * kWarp * kSteps;
-  return launch("prepare_linear", stream,
-                {.grid = dim3(blocks_for(fragments, kThreads)), .block = dim3(kThreads)},
-                prepare_native_kernel, params, part);
+  return launch(
+      "prepare_linear", stream,
+      {.grid = dim3(blocks_for(fragments, kPrepareThreads)), .block = dim3(kPrepareThreads)},
+      prepare_native_kernel, params, part);
 }
 
 Status restore_linear(Stream& stream, const RestoreLinearParams& params) {
@@ -244,9 +247,10 @@ Status restore_linear(Stream& stream, const RestoreLinearParams& params) {
   const std::int64_t num_pairs = std::int64_t{params.out} * (params.in / 2);
   const auto kernel =
       params.format == PreparedFormat::kFp8 ? restore_fp8_kernel : restore_native_kernel;
-  return launch("restore_linear", stream,
-                {.grid = dim3(blocks_for(num_pairs, kThreads)), .block = dim3(kThreads)}, kernel,
-                params, num_pairs);
+  return launch(
+      "restore_linear", stream,
+      {.grid = dim3(blocks_for(num_pairs, kPrepareThreads)), .block = dim3(kPrepareThreads)},
+      kernel, params, num_pairs);
 }
 
 }  // namespace GAPLESS_PATH

@@ -13,7 +13,7 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRegionThreads = 256;
 // Bins whose logits a thread asks for at once.
 constexpr int kInFlight = 8;
 
@@ -96,7 +96,7 @@ __device__ float confidence_of(int best, const Logits<kNumRanks>& logits, int nu
                                float* shared) {
   float sum = 0;
   const float largest = logits[best];
-  for (int i = threadIdx.x; i < num_bins; i += kThreads) sum += expf(logits[i] - largest);
+  for (int i = threadIdx.x; i < num_bins; i += kRegionThreads) sum += expf(logits[i] - largest);
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     sum += __shfl_xor_sync(kFullWarp, sum, offset);
@@ -104,7 +104,7 @@ __device__ float confidence_of(int best, const Logits<kNumRanks>& logits, int nu
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = sum;
   __syncthreads();
   float whole = 0;
-  for (int w = 0; w < kThreads / kWarp; ++w) whole += shared[w];
+  for (int w = 0; w < kRegionThreads / kWarp; ++w) whole += shared[w];
   __syncthreads();
   return 1 / whole;
 }
@@ -116,11 +116,11 @@ __device__ float size_of_bin(int bin, int num_bins, bool linear) {
 
 // One block per row.
 template <int kNumRanks>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRegionThreads)
     pick_region_values_kernel(DecodeRegionsParams p, RegionLogits coord, RegionLogits size,
                               unsigned* arrived) {
-  __shared__ Best shared[kThreads / kWarp];
-  __shared__ float shared_sums[kThreads / kWarp];
+  __shared__ Best shared[kRegionThreads / kWarp];
+  __shared__ float shared_sums[kRegionThreads / kWarp];
   let_successor_start();
   // region_products has waited for what made the rows' states and tokens before this kernel started.
   if (arrived == nullptr) wait_for_predecessor();
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads)
   if (token == p.coord_id) {
     const int num_bins = p.weights.coord_fc2.out;
     const Logits<kNumRanks> logits(coord, i, num_bins);
-    const int bin = argmax<kThreads>(logits, num_bins, shared);
+    const int bin = argmax<kRegionThreads>(logits, num_bins, shared);
     if (wants_confidence) x_confidence = confidence_of(bin, logits, num_bins, shared_sums);
     x = coordinate_of_bin(bin, num_bins, p.coord_divisor);
     y = 0;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads)
     const Logits<kNumRanks> logits(size, i, 2 * num_bins);
     // Half of the block for each.
     __shared__ int bins[2];
-    constexpr int kHalf = kThreads / 2;
+    constexpr int kHalf = kRegionThreads / 2;
     const int half = static_cast<int>(threadIdx.x) / kHalf;
     const int own = argmax<kHalf>(half == 0 ? logits : logits.from(num_bins), num_bins, shared);
     if (threadIdx.x % kHalf == 0) bins[half] = own;
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kThreads)
 Status pick_region_values(Stream& stream, const DecodeRegionsParams& params,
                           const RegionLogits& coord, const RegionLogits& size, unsigned* arrived) {
   const LaunchShape shape{.grid = dim3(static_cast<unsigned>(params.num_rows)),
-                          .block = dim3(kThreads)};
+                          .block = dim3(kRegionThreads)};
   return coord.num_ranks == 1
              ? launch("pick_region_values", stream, shape, pick_region_values_kernel<1>, params,
                       coord, size, arrived)

@@ -12,10 +12,10 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRoundThreads = 256;
 
 // One block per row.
-__global__ void __launch_bounds__(kThreads) round_to_fp8_kernel(RoundToFp8Params p) {
+__global__ void __launch_bounds__(kRoundThreads) round_to_fp8_kernel(RoundToFp8Params p) {
   let_successor_start();
   wait_for_predecessor();
   auto* row = static_cast<Bf16*>(p.weight) + std::int64_t{blockIdx.x} * p.row_size;
@@ -23,13 +23,13 @@ __global__ void __launch_bounds__(kThreads) round_to_fp8_kernel(RoundToFp8Params
   if (threadIdx.x == 0) max_bits = 0;
   __syncthreads();
   float largest = 0;
-  for (std::int64_t i = threadIdx.x; i < p.row_size; i += kThreads) {
+  for (std::int64_t i = threadIdx.x; i < p.row_size; i += kRoundThreads) {
     largest = fmaxf(largest, fabsf(__bfloat162float(row[i])));
   }
   atomicMax(&max_bits, __float_as_uint(largest));
   __syncthreads();
   const int exponent = fp8_row_exponent(__uint_as_float(max_bits));
-  for (std::int64_t i = threadIdx.x; i < p.row_size; i += kThreads) {
+  for (std::int64_t i = threadIdx.x; i < p.row_size; i += kRoundThreads) {
     const float rounded = round_to_e4m3(ldexpf(__bfloat162float(row[i]), -exponent));
     row[i] = __float2bfloat16_rn(ldexpf(rounded, exponent));
   }
@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kThreads) round_to_fp8_kernel(RoundToFp8Params
 constexpr int kRowVectors = 4;  // of a thread, in registers
 
 // One block per row. All of the row is read before any of it is written: y may be x.
-__global__ void __launch_bounds__(kThreads) rows_to_fp8_kernel(RowsToFp8Params p) {
-  __shared__ float shared[kThreads / kWarp];
+__global__ void __launch_bounds__(kRoundThreads) rows_to_fp8_kernel(RowsToFp8Params p) {
+  __shared__ float shared[kRoundThreads / kWarp];
   let_successor_start();
   wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
@@ -49,12 +49,12 @@ __global__ void __launch_bounds__(kThreads) rows_to_fp8_kernel(RowsToFp8Params p
   float largest = 0;
 #pragma unroll
   for (int v = 0; v < kRowVectors; ++v) {
-    const int at = (v * kThreads + static_cast<int>(threadIdx.x)) * kVector;
+    const int at = (v * kRoundThreads + static_cast<int>(threadIdx.x)) * kVector;
     if (at < p.dim) raw[v] = *reinterpret_cast<const uint4*>(x + at);
   }
 #pragma unroll
   for (int v = 0; v < kRowVectors; ++v) {
-    if ((v * kThreads + static_cast<int>(threadIdx.x)) * kVector >= p.dim) continue;
+    if ((v * kRoundThreads + static_cast<int>(threadIdx.x)) * kVector >= p.dim) continue;
     float values[kVector];
     unpack(raw[v], values);
     largest = max_magnitude(values, largest);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) rows_to_fp8_kernel(RowsToFp8Params p
   const Fp8Scale scale(block_max(largest, shared));
 #pragma unroll
   for (int v = 0; v < kRowVectors; ++v) {
-    const int at = (v * kThreads + static_cast<int>(threadIdx.x)) * kVector;
+    const int at = (v * kRoundThreads + static_cast<int>(threadIdx.x)) * kVector;
     if (at >= p.dim) continue;
     float values[kVector];
     unpack(raw[v], values);
@@ -80,12 +80,13 @@ struct WidenParams {
 };
 
 // One block per row.
-__global__ void __launch_bounds__(kThreads) widen_fp8_kernel(WidenParams p) {
+__global__ void __launch_bounds__(kRoundThreads) widen_fp8_kernel(WidenParams p) {
   let_successor_start();
   wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
   const float scale = p.scales[row];
-  for (int at = static_cast<int>(threadIdx.x) * kVector; at < p.dim; at += kThreads * kVector) {
+  for (int at = static_cast<int>(threadIdx.x) * kVector; at < p.dim;
+       at += kRoundThreads * kVector) {
     float values[kVector];
     KvVector<E4m3>::unpack(*reinterpret_cast<const uint2*>(p.x + row * p.x_stride + at), values);
 #pragma unroll
@@ -104,27 +105,29 @@ Status widen_fp8_rows(Stream& stream, const LinearParams& params, int first_row,
                       .to = static_cast<Bf16*>(to),
                       .dim = params.weights.in};
   return launch("widen_fp8_rows", stream,
-                {.grid = dim3(static_cast<unsigned>(num_rows)), .block = dim3(kThreads)},
+                {.grid = dim3(static_cast<unsigned>(num_rows)), .block = dim3(kRoundThreads)},
                 widen_fp8_kernel, p);
 }
 
 Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params) {
-  if (params.dim % kVector != 0 || params.dim > kThreads * kRowVectors * kVector ||
+  if (params.dim % kVector != 0 || params.dim > kRoundThreads * kRowVectors * kVector ||
       params.x_stride % kVector != 0 || params.y_stride % kVector != 0) {
     return Status(
         StatusCode::kInvalidArgument,
         "rows_to_fp8: the width and strides must be multiples of 8, the width at most 8192");
   }
   if (params.num_rows == 0) return ok_status();
-  return launch("rows_to_fp8", stream,
-                {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kThreads)},
-                rows_to_fp8_kernel, params);
+  return launch(
+      "rows_to_fp8", stream,
+      {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kRoundThreads)},
+      rows_to_fp8_kernel, params);
 }
 
 Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) {
-  return launch("round_to_fp8", stream,
-                {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kThreads)},
-                round_to_fp8_kernel, params);
+  return launch(
+      "round_to_fp8", stream,
+      {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kRoundThreads)},
+      round_to_fp8_kernel, params);
 }
 
 }  // namespace GAPLESS_PATH

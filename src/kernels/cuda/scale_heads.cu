@@ -18,15 +18,16 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kScaleThreads = 256;
 constexpr int kMaxHeads = 256;
 
 // Blocks: x = token, y = part of its row.
-__global__ void __launch_bounds__(kThreads) activate_heads_kernel(ScaleHeadsParams p, Bf16* u) {
+__global__ void __launch_bounds__(kScaleThreads)
+    activate_heads_kernel(ScaleHeadsParams p, Bf16* u) {
   let_successor_start();
   wait_for_predecessor();
   const int width = p.heads.qkv_width();
-  const int at = (blockIdx.y * kThreads + threadIdx.x) * kVector;
+  const int at = (blockIdx.y * kScaleThreads + threadIdx.x) * kVector;
   if (at >= width) return;
   float values[kVector];
   load_vector(static_cast<const Bf16*>(p.qkv) + blockIdx.x * p.qkv_stride + at, values);
@@ -36,21 +37,22 @@ __global__ void __launch_bounds__(kThreads) activate_heads_kernel(ScaleHeadsPara
 }
 
 // One block per token. t: [num_tokens, 2 * num_heads], before the tanh.
-__global__ void __launch_bounds__(kThreads) scale_heads_kernel(ScaleHeadsParams p, const Bf16* t) {
+__global__ void __launch_bounds__(kScaleThreads)
+    scale_heads_kernel(ScaleHeadsParams p, const Bf16* t) {
   __shared__ float by_position[kMaxHeads];
   let_successor_start();
   wait_for_predecessor();
   const std::int64_t token = blockIdx.x;
   const int num_heads = p.heads.num_heads, head_dim = p.heads.head_dim;
   const auto* alpha = static_cast<const Bf16*>(p.scales.alpha);
-  for (int h = threadIdx.x; h < num_heads; h += kThreads) {
+  for (int h = threadIdx.x; h < num_heads; h += kScaleThreads) {
     by_position[h] =
         tau_position(__bfloat162float(alpha[h]), p.positions[token], p.scales.bf16_positions);
   }
   __syncthreads();
   Bf16* const q = static_cast<Bf16*>(p.qkv) + token * p.qkv_stride;
   const int per_head = head_dim / kVector;
-  for (int i = threadIdx.x; i < 2 * num_heads * per_head; i += kThreads) {
+  for (int i = threadIdx.x; i < 2 * num_heads * per_head; i += kScaleThreads) {
     const int plane = i / (num_heads * per_head), h = i / per_head % num_heads;
     const float by_token = tanhf(__bfloat162float(t[(token * 2 + plane) * num_heads + h]));
     const float scale = by_token + by_position[h];
@@ -111,15 +113,16 @@ Status activate_heads(Stream& stream, const ScaleHeadsParams& params, void* u) {
   }
   return launch("activate_heads", stream,
                 {.grid = dim3(static_cast<unsigned>(params.num_tokens),
-                              blocks_for(params.heads.qkv_width(), kThreads * kVector)),
-                 .block = dim3(kThreads)},
+                              blocks_for(params.heads.qkv_width(), kScaleThreads * kVector)),
+                 .block = dim3(kScaleThreads)},
                 activate_heads_kernel, params, static_cast<Bf16*>(u));
 }
 
 Status scale_heads(Stream& stream, const ScaleHeadsParams& params, const void* t) {
-  return launch("scale_heads", stream,
-                {.grid = dim3(static_cast<unsigned>(params.num_tokens)), .block = dim3(kThreads)},
-                scale_heads_kernel, params, static_cast<const Bf16*>(t));
+  return launch(
+      "scale_heads", stream,
+      {.grid = dim3(static_cast<unsigned>(params.num_tokens)), .block = dim3(kScaleThreads)},
+      scale_heads_kernel, params, static_cast<const Bf16*>(t));
 }
 
 }  // namespace GAPLESS_PATH

@@ -10,7 +10,7 @@ inline namespace GAPLESS_PATH {
 namespace {
 
 constexpr int kWarps = 4;  // 16 rows of the weights each
-constexpr int kThreads = kWarps * kWarp;
+constexpr int kSplitThreads = kWarps * kWarp;
 constexpr int kTileRows = 16;
 // Columns whose weights a warp holds at a time.
 constexpr int kHeldColumns = 128;
@@ -51,12 +51,13 @@ __device__ __forceinline__ uint4 activate_vector(Activation activation, const ui
 
 // Blocks: x = part of the columns, y = rows of x.
 template <typename Shape>
-__global__ void __launch_bounds__(kThreads, Shape::kBlocks) split_product_kernel(SplitProduct p) {
+__global__ void __launch_bounds__(kSplitThreads, Shape::kBlocks)
+    split_product_kernel(SplitProduct p) {
   constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns;
   constexpr int kVectors = kColumns / kVector;  // of a row
-  constexpr int kLoads = kRows * kVectors / kThreads;
+  constexpr int kLoads = kRows * kVectors / kSplitThreads;
   constexpr int kLoadsAtOnce = kLoads < 4 ? kLoads : 4;
-  static_assert(kLoads * kThreads == kRows * kVectors && kLoads % kLoadsAtOnce == 0 &&
+  static_assert(kLoads * kSplitThreads == kRows * kVectors && kLoads % kLoadsAtOnce == 0 &&
                 kColumns % kHeldColumns == 0);
   // Rows lie 64 bytes further on in the banks than the row before (multiply_step reads 64 bytes of each of two rows).
   constexpr int kPitch = kColumns + 32;
@@ -86,14 +87,14 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks) split_product_kernel
     uint4 raw[kLoadsAtOnce];
 #pragma unroll
     for (int i = 0; i < kLoadsAtOnce; ++i) {
-      const int at = (base + i) * kThreads + static_cast<int>(threadIdx.x);
+      const int at = (base + i) * kSplitThreads + static_cast<int>(threadIdx.x);
       const int row = first_row + at / kVectors, column = begin + at % kVectors * kVector;
       const bool valid = row < p.num_rows && column < p.in;
       raw[i] = valid ? *reinterpret_cast<const uint4*>(p.x + row * p.x_stride + column) : uint4{};
     }
 #pragma unroll
     for (int i = 0; i < kLoadsAtOnce; ++i) {
-      const int at = (base + i) * kThreads + static_cast<int>(threadIdx.x);
+      const int at = (base + i) * kSplitThreads + static_cast<int>(threadIdx.x);
       *reinterpret_cast<uint4*>(&u[at / kVectors][at % kVectors * kVector]) =
           activate_vector(p.activation, raw[i]);
     }
@@ -127,12 +128,12 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks) split_product_kernel
 }
 
 // Blocks: x = row, y = some of its outputs.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSplitThreads)
     add_parts_kernel(const float* parts, int num_parts, int out, const Bf16* bias, Bf16* y,
                      std::int64_t y_stride) {
   let_successor_start();
   wait_for_predecessor();
-  const int at = blockIdx.y * kThreads + threadIdx.x;
+  const int at = blockIdx.y * kSplitThreads + threadIdx.x;
   if (at >= out) return;
   const float* const own = parts + std::int64_t{blockIdx.x} * num_parts * out + at;
   float sum = 0;
@@ -147,7 +148,7 @@ Status launch_split(Stream& stream, const SplitProduct& product) {
   return launch("split_product", stream,
                 {.grid = dim3(blocks_for(product.in, Shape::kColumns),
                               blocks_for(product.num_rows, Shape::kRows)),
-                 .block = dim3(kThreads)},
+                 .block = dim3(kSplitThreads)},
                 split_product_kernel<Shape>, product);
 }
 
@@ -175,11 +176,12 @@ Status split_linear(Stream& stream, const LinearParams& params, float* parts) {
                                          .out = w.out,
                                          .parts = parts},
                                         SplitShape::kManyRows));
-  return launch("add_parts", stream,
-                {.grid = dim3(static_cast<unsigned>(params.num_rows), blocks_for(w.out, kThreads)),
-                 .block = dim3(kThreads)},
-                add_parts_kernel, parts, num_split_parts(w.in, SplitShape::kManyRows), w.out,
-                static_cast<const Bf16*>(w.bias), static_cast<Bf16*>(params.y), params.y_stride);
+  return launch(
+      "add_parts", stream,
+      {.grid = dim3(static_cast<unsigned>(params.num_rows), blocks_for(w.out, kSplitThreads)),
+       .block = dim3(kSplitThreads)},
+      add_parts_kernel, parts, num_split_parts(w.in, SplitShape::kManyRows), w.out,
+      static_cast<const Bf16*>(w.bias), static_cast<Bf16*>(params.y), params.y_stride);
 }
 
 }  // namespace GAPLESS_PATH

@@ -11,7 +11,7 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kThreads = 64;
+constexpr int kRowThreads = 64;
 
 __device__ void copy_row_state(RowState* to, const RowState* from) {
   constexpr int kWords = sizeof(RowState) / 8;
@@ -41,7 +41,7 @@ __device__ void fill_memory(const BeginStepParams& p, int install) {
   }
 }
 
-// Blocks [0, max_installs) install one row each, the others set kThreads page-table entries each.
+// Blocks [0, max_installs) install one row each, the others set kRowThreads page-table entries each.
 __global__ void begin_step_kernel(BeginStepParams p) {
   let_successor_start();
   wait_for_predecessor();
@@ -53,7 +53,7 @@ __global__ void begin_step_kernel(BeginStepParams p) {
     }
     return;
   }
-  const int i = (block - p.max_installs) * kThreads + threadIdx.x;
+  const int i = (block - p.max_installs) * kRowThreads + threadIdx.x;
   if (i >= min(*p.num_deltas, p.max_deltas)) return;
   const PageTableDelta delta = p.deltas[i];
   p.page_table[std::int64_t{delta.row} * p.page_table_stride + delta.index] = delta.page;
@@ -63,7 +63,7 @@ __global__ void begin_step_kernel(BeginStepParams p) {
 __device__ void plan_logits(const PlanDecodeParams& p) {
   constexpr int kPlaces = StepLogits::kMaxTokens;
   __shared__ std::int32_t all, tokens[kPlaces];
-  static_assert(kPlaces <= kThreads);
+  static_assert(kPlaces <= kRowThreads);
   if (threadIdx.x == 0) all = 0;
   if (threadIdx.x < kPlaces) tokens[threadIdx.x] = -1;
   __syncthreads();
@@ -74,7 +74,7 @@ __device__ void plan_logits(const PlanDecodeParams& p) {
     }
     all = 1;
   };
-  for (int i = threadIdx.x; i < p.num_rows; i += kThreads) {
+  for (int i = threadIdx.x; i < p.num_rows; i += kRowThreads) {
     const std::int32_t row = p.rows[i];
     if (row < 0) continue;
     const RowState& state = p.row_states[row];
@@ -91,7 +91,7 @@ __device__ void plan_logits(const PlanDecodeParams& p) {
 // By one block.
 __device__ void plan_any_lives(const PlanDecodeParams& p) {
   bool lives = false;
-  for (int i = threadIdx.x; i < p.num_rows; i += kThreads) {
+  for (int i = threadIdx.x; i < p.num_rows; i += kRowThreads) {
     const std::int32_t row = p.rows[i];
     lives = lives || (row >= 0 && p.row_states[row].done == 0);
   }
@@ -162,10 +162,10 @@ __global__ void plan_decode_kernel(PlanDecodeParams p) {
     if (p.any_lives != nullptr) plan_any_lives(p);
     return;
   }
-  const int i = blockIdx.x * kThreads + threadIdx.x;
-  const int blocks_of_threads = (p.num_rows + kThreads - 1) / kThreads;
+  const int i = blockIdx.x * kRowThreads + threadIdx.x;
+  const int blocks_of_threads = (p.num_rows + kRowThreads - 1) / kRowThreads;
   if (static_cast<int>(blockIdx.x) >= blocks_of_threads) {
-    const int row = (i - blocks_of_threads * kThreads) / kWarp;
+    const int row = (i - blocks_of_threads * kRowThreads) / kWarp;
     if (row >= p.num_rows) return;
     const SharedPrefix found = find_shared_prefix(p, row);
     if (threadIdx.x % kWarp == 0) p.shared_prefixes[row] = found;
@@ -231,7 +231,7 @@ __device__ void count_use(const TokenMemory& memory, std::int32_t row, std::int3
 __global__ void advance_rows_kernel(AdvanceRowsParams p) {
   let_successor_start();
   wait_for_predecessor();
-  const int i = blockIdx.x * kThreads + threadIdx.x;
+  const int i = blockIdx.x * kRowThreads + threadIdx.x;
   if (i >= p.num_rows) return;
   const std::int32_t row = p.rows[i];
   StepOutput output{-1, StepOutcome::kAlreadyDone, 0, 0, 0, 0, {}};
@@ -256,22 +256,22 @@ __global__ void stamp_time_kernel(std::uint64_t* stamp) {
 }
 
 LaunchShape one_thread_each(int items) {
-  return {.grid = dim3(blocks_for(items, kThreads)), .block = dim3(kThreads)};
+  return {.grid = dim3(blocks_for(items, kRowThreads)), .block = dim3(kRowThreads)};
 }
 
 }  // namespace
 
 Status begin_step(Stream& stream, const BeginStepParams& params) {
   const unsigned blocks =
-      static_cast<unsigned>(params.max_installs) + blocks_for(params.max_deltas, kThreads);
-  return launch("begin_step", stream, {.grid = dim3(blocks), .block = dim3(kThreads)},
+      static_cast<unsigned>(params.max_installs) + blocks_for(params.max_deltas, kRowThreads);
+  return launch("begin_step", stream, {.grid = dim3(blocks), .block = dim3(kRowThreads)},
                 begin_step_kernel, params);
 }
 
 Status plan_decode(Stream& stream, const PlanDecodeParams& params) {
   LaunchShape shape = one_thread_each(params.num_rows);
   if (params.shared_prefixes != nullptr) {
-    shape.grid.x += blocks_for(params.num_rows * kWarp, kThreads);
+    shape.grid.x += blocks_for(params.num_rows * kWarp, kRowThreads);
   }
   if (has_common_plan(params)) ++shape.grid.x;
   return launch("plan_decode", stream, shape, plan_decode_kernel, params);

@@ -2,7 +2,7 @@
 // says which.
 //
 // A token's key rises with its logit and falls with its id, so no two are equal.
-//   1. Each thread finds the best key of its share of the vocabulary, every kThreads-th token.
+//   1. Each thread finds the best key of its share of the vocabulary, every kLogprobThreads-th token.
 //   2. The k-th largest of these is the threshold: k tokens at least reach it, and all that do
 //      belong to k threads, so they are k * share at most, whatever the logits are.
 //   3. A second pass collects them, and adds up exp(logit - largest).
@@ -18,8 +18,8 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kThreads = 1024;
-constexpr int kNumWarps = kThreads / kWarp;
+constexpr int kLogprobThreads = 1024;
+constexpr int kNumWarps = kLogprobThreads / kWarp;
 static_assert(kNumWarps == kWarp, "one warp holds the best keys of all");
 // Loads in flight per thread.
 constexpr int kUnroll = 8;
@@ -48,15 +48,15 @@ __device__ __forceinline__ float logit_of(Key key) {
 // Calls use(token, logit) for every token of the thread's share.
 template <typename Use>
 __device__ __forceinline__ void scan_share(const float* logits, int vocab, const Use& use) {
-  for (int base = threadIdx.x; base < vocab; base += kThreads * kUnroll) {
+  for (int base = threadIdx.x; base < vocab; base += kLogprobThreads * kUnroll) {
     float values[kUnroll];
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      const int token = base + i * kThreads;
+      const int token = base + i * kLogprobThreads;
       values[i] = token < vocab ? logits[token] : INFINITY;
     }
 #pragma unroll
-    for (int i = 0; i < kUnroll; ++i) use(base + i * kThreads, values[i]);
+    for (int i = 0; i < kUnroll; ++i) use(base + i * kLogprobThreads, values[i]);
   }
 }
 
@@ -102,7 +102,7 @@ __device__ __forceinline__ void find_threshold(int num_wanted, Shared& s) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) top_logprobs_kernel(TopLogprobsParams p) {
+__global__ void __launch_bounds__(kLogprobThreads) top_logprobs_kernel(TopLogprobsParams p) {
   extern __shared__ __align__(16) char raw_shared[];
   Key* const list = reinterpret_cast<Key*>(raw_shared);
   __shared__ Shared s;
@@ -140,13 +140,13 @@ __global__ void __launch_bounds__(kThreads) top_logprobs_kernel(TopLogprobsParam
 
   const int num_listed = s.num_listed;
   TopLogprob* const top = p.top + i * kMaxTopLogprobs;
-  for (int mine = threadIdx.x; mine < num_listed; mine += kThreads) {
+  for (int mine = threadIdx.x; mine < num_listed; mine += kLogprobThreads) {
     const Key key = list[mine];
     int place = 0;
     for (int other = 0; other < num_listed; ++other) place += list[other] > key;
     if (place < num_wanted) top[place] = {token_of(key), logit_of(key) - largest - log_sum};
   }
-  for (int place = num_listed + threadIdx.x; place < num_wanted; place += kThreads) {
+  for (int place = num_listed + threadIdx.x; place < num_wanted; place += kLogprobThreads) {
     top[place] = {-1, kImpossibleLogprob};
   }
 }
@@ -158,10 +158,11 @@ Status top_logprobs(Stream& stream, const TopLogprobsParams& params) {
     return Status(StatusCode::kInvalidArgument,
                   "top_logprobs: the vocabulary must have 1 to 262144 tokens");
   }
-  const auto share = static_cast<std::size_t>((params.vocab + kThreads - 1) / kThreads);
+  const auto share =
+      static_cast<std::size_t>((params.vocab + kLogprobThreads - 1) / kLogprobThreads);
   return launch("top_logprobs", stream,
                 {.grid = dim3(static_cast<unsigned>(params.num_rows)),
-                 .block = dim3(kThreads),
+                 .block = dim3(kLogprobThreads),
                  .shared_bytes = kMaxTopLogprobs * share * sizeof(Key)},
                 top_logprobs_kernel, params);
 }

@@ -35,6 +35,7 @@
 #include "kernels/cuda/device/kv_element.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/register_exchange.cuh"
 
 namespace gapless {
 
@@ -164,11 +165,13 @@ __device__ __forceinline__ void store_float4(float* to, const float (&values)[4]
 // The queries of a pair of heads as B fragments.
 template <typename Element>
 struct UnitQuery {
-  std::uint32_t pairs[2][8];  // head
+  // Of a lane's eight columns one head's are zeros. Where registers are not exchanged a lane has none for these.
+  static constexpr bool kHoldsZeros = kHasRegisterExchange;
+  std::uint32_t pairs[kHoldsZeros ? 2 : 1][8];  // head
 
   // All lanes of a warp. Lane from + 8h + c gives dimensions 8c to 8c + 7 of head h.
   __device__ __forceinline__ void load(const float (&chunk)[kVector], int from) {
-    const int lane = threadIdx.x % kWarp;
+    const int lane = afresh(threadIdx.x) % kWarp;
     const int own_head = lane / 8 % 2, first = lane % 4 * 2 + lane / 4 % 2;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -176,9 +179,17 @@ struct UnitQuery {
           UnitElement<Element>::round(chunk[i % 4 * 2], chunk[i % 4 * 2 + 1]);
       const std::uint32_t pair =
           __shfl_sync(kFullWarp, given, from + own_head * 8 + (i < 4 ? first : first ^ 1));
+      if constexpr (kHoldsZeros) {
 #pragma unroll
-      for (int head = 0; head < 2; ++head) pairs[head][i] = head == own_head ? pair : 0;
+        for (int head = 0; head < 2; ++head) pairs[head][i] = head == own_head ? pair : 0;
+      } else {
+        pairs[0][i] = pair;
+      }
     }
+  }
+  __device__ __forceinline__ std::uint32_t fragment(int head, int i, int lane) const {
+    if constexpr (kHoldsZeros) return pairs[head][i];
+    return lane / 8 % 2 == head ? pairs[0][i] : 0;
   }
 };
 
@@ -222,7 +233,7 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
   static_assert(kPages % 2 == 0);
   int stride = part_stride;
   if constexpr (kPartStride > 0) stride = kPartStride;
-  const int lane = threadIdx.x % kWarp, group = lane / 4, quarter = lane % 4;
+  const int lane = afresh(threadIdx.x) % kWarp, group = lane / 4, quarter = lane % 4;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kDecoderHeadDim));
   // Instead of a page that does not exist the first is read again, for nothing: loads without
   // conditions stay together.
@@ -248,8 +259,8 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
       for (int i = 0; i < 4; ++i) {
         std::uint32_t a[4];
         keys[i / 2][i % 2].fragment(step, a);
-        const std::uint32_t(&b)[8] = query.pairs[i % 2];
-        Of::multiply(sums[i / 2][i % 2], a, b[2 * step], b[2 * step + 1]);
+        Of::multiply(sums[i / 2][i % 2], a, query.fragment(i % 2, 2 * step, lane),
+                     query.fragment(i % 2, 2 * step + 1, lane));
       }
     }
     float own[4];

@@ -41,7 +41,7 @@ struct NewToken {
   // One warp. `qkv`: of this layer. Waits until they are written.
   __device__ void load(const DecoderLaunch& p, int layer, const Bf16* qkv,
                        const PairUnit<Element>& unit, int position) {
-    const int lane = threadIdx.x % kWarp;
+    const int lane = afresh(threadIdx.x) % kWarp;
     const bool is_upper = lane >= 16;  // has a query and values, not keys
     Angles angles;
     angles.load(p, position, lane);
@@ -71,7 +71,7 @@ struct NewToken {
   // To the cache.
   __device__ void store(const DecoderLaunch& p, const DecoderLayer& layer, std::int64_t page,
                         const PairUnit<Element>& unit, int position) const {
-    const int lane = threadIdx.x % kWarp;
+    const int lane = afresh(threadIdx.x) % kWarp;
     const KvLayout layout{.num_heads = p.num_heads, .head_dim = kDecoderHeadDim};
     const int head = unit.heads * 2 + lane / 8 % 2;
     const std::int64_t to = page * layout.page_size() +
@@ -89,7 +89,7 @@ __device__ __forceinline__ void insert_new_token(const typename KvVector<Element
                                                  int at_key, std::uint32_t place) {
   using Shape = PairShape<Element>;
   using Raw = typename KvVector<Element>::Raw;
-  const int lane = threadIdx.x % kWarp, head = lane / 8 % 2, chunk = lane % 8;
+  const int lane = afresh(threadIdx.x) % kWarp, head = lane / 8 % 2, chunk = lane % 8;
   const int page = at_key / kPageTokens, offset = at_key % kPageTokens;
   const std::uint32_t keys =
       place + page * Shape::kPageBytes + head * Shape::kHeadBytes + chunk * Shape::kVectorBytes;
@@ -110,7 +110,7 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, int layer_index,
                                        const DecoderLayer& layer, const Bf16* qkv,
                                        const AttentionRows& rows, const StageRing& ring,
                                        unsigned first_stage) {
-  const unsigned warp = threadIdx.x / kWarp;
+  const unsigned warp = afresh(threadIdx.x) / kWarp;
   const unsigned num_shared = rows.own_shared.size(), num_units = rows.num_units();
   using Shape = PairShape<Element>;
   PairUnit<Element> unit;

@@ -24,17 +24,14 @@ inline constexpr int kSignalWarp = kProductWarps + 2;
 inline constexpr int kLastWarp = kProductWarps + 3;
 inline constexpr int kRouteWarp = kLastWarp;
 // Warps that copy what the streaming warp asks for (stage_copies.cuh). Up to 8 rows the second is the x warp, which then has nothing
-// else to do; from 9 rows on it is a thirteenth, and threads have 128 registers instead of 168: too few for the sums of 64 rows.
+// else to do; from 9 rows on it is a thirteenth, and threads have 128 registers instead of 168.
+inline constexpr int kCopyingWarps = kHasCopyEngine ? 0 : 2;
 template <int kRows>
-inline constexpr int kCopyingWarps = kHasCopyEngine ? 0
-                                     : kRows == 64  ? 1
-                                                    : 2;
-template <int kRows>
-inline constexpr bool kXWarpCopies = kXFromMemory<kRows>&& kCopyingWarps<kRows> == 2;
+inline constexpr bool kXWarpCopies = kXFromMemory<kRows>&& kCopyingWarps > 0;
 template <typename S, int kRows>
 inline constexpr int kDecoderThreads = (kProductWarps + 3 +
                                         (kHasRegisterExchange || S::kHasExperts ? 1 : 0) +
-                                        kCopyingWarps<kRows> - (kXWarpCopies<kRows> ? 1 : 0)) *
+                                        kCopyingWarps - (kXWarpCopies<kRows> ? 1 : 0)) *
                                        kWarp;
 // Of a thread. All together may be no more than at the start. What does not fit lies in memory, and
 // is far away after every wait for another block, which empties the first-level cache. So divided,
@@ -98,6 +95,10 @@ static_assert(has_expected_copies<SequentialDecoder>());
 static_assert(has_expected_copies<ExpertsDecoder>());
 static_assert(copies_of(SequentialDecoder::kSchedule, Value::kFfSums) == 2);
 static_assert(copies_of(ExpertsDecoder::kSchedule, Value::kFfSums) == 2);
+
+// A set of rows that share units lies in a slice, and so in one launch.
+static_assert(kMostRows<ParallelDecoder> % kSharingSlice == 0 ||
+              !kSharesUnits<ParallelDecoder, kMostRows<ParallelDecoder>, Bf16>);
 
 // Everything that warps of a block share.
 template <typename S>

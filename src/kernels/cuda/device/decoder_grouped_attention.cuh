@@ -136,7 +136,7 @@ struct GroupScratch {
   std::uint32_t address;
 
   __device__ explicit GroupScratch(const float* reduce_buffer)
-      : address(shared_address(reduce_buffer) + threadIdx.x / kWarp * kBytes) {}
+      : address(shared_address(reduce_buffer) + afresh(threadIdx.x) / kWarp * kBytes) {}
 };
 
 __device__ __forceinline__ float weight_of_group_part(float largest, float whole_largest) {
@@ -162,7 +162,7 @@ struct GroupHeadChunk {
 
   // Pairs (j, j + 64) are turned by their angles: cos, sin, cos, sin.
   __device__ void rotate(const float4 (&angles)[kVector / 2]) {
-    const bool is_real = threadIdx.x % 16 < 8;
+    const bool is_real = afresh(threadIdx.x) % 16 < 8;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       const float other = __shfl_xor_sync(kFullWarp, values[i], 8);
@@ -172,6 +172,10 @@ struct GroupHeadChunk {
     }
   }
 };
+
+// Whether a thread keeps its queries from unit to unit. Where registers are not exchanged it has none for them, and takes them from the
+// scratch again.
+inline constexpr bool kHoldsQueries = kHasRegisterExchange;
 
 // The new token's part in one key head: the group's queries as B fragments, and what it adds to the cache: lanes
 // below 16 have eight dimensions of its key, the others of its values.
@@ -188,7 +192,7 @@ struct GroupToken {
   template <typename Unit>
   __device__ void load(const DecoderLaunch& p, const SequentialLayer& layer, const Bf16* qkv,
                        const Unit& unit, int position, const GroupScratch& scratch) {
-    const int lane = threadIdx.x % kWarp, chunk = lane % 16, upper = lane / 16;
+    const int lane = afresh(threadIdx.x) % kWarp, chunk = lane % 16, upper = lane / 16;
     const int group = p.num_heads / p.sequential.num_kv_heads;
     const DecoderSizes sizes = sizes_of<SequentialDecoder>(p);
     float4 angles[kVector / 2];
@@ -237,6 +241,11 @@ struct GroupToken {
     for (int i = 0; i < kVector; ++i) own[i] = upper == 0 ? key.values[i] : own[i];
     entry = Vector::pack(own);
     __syncwarp();
+    if constexpr (kHoldsQueries) take_queries(group, lane, scratch);
+  }
+
+  // From the scratch: those of so many heads.
+  __device__ __forceinline__ void take_queries(int group, int lane, const GroupScratch& scratch) {
     const int query = lane / 8, is_odd = lane / 4 % 2, quarter = lane % 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -253,7 +262,7 @@ struct GroupToken {
   template <typename Unit>
   __device__ void store(const DecoderLaunch& p, const DecoderLayer& layer, std::int64_t page,
                         const Unit& unit, int position) const {
-    const int lane = threadIdx.x % kWarp;
+    const int lane = afresh(threadIdx.x) % kWarp;
     const KvLayout layout{.num_heads = p.sequential.num_kv_heads, .head_dim = kGroupHeadDim};
     const std::int64_t to = page * layout.page_size() +
                             layout.in_page(KvPart::kKeys, unit.heads, position % kPageTokens) +
@@ -265,7 +274,7 @@ struct GroupToken {
   // Where the unit at `place` holds its own; and zeros where later tokens' values will be: what lies there may be no
   // number, even times zero.
   __device__ void insert(int at_key, std::uint32_t place) const {
-    const int lane = threadIdx.x % kWarp, chunk = lane % 16, upper = lane / 16;
+    const int lane = afresh(threadIdx.x) % kWarp, chunk = lane % 16, upper = lane / 16;
     const int page = at_key / kPageTokens, offset = at_key % kPageTokens;
     const std::uint32_t keys = place + page * Shape::kPageBytes;
     const std::uint32_t values = keys + Shape::kValuesAt;
@@ -288,7 +297,7 @@ __device__ __forceinline__ void group_scores(const GroupToken<Element>& token, s
                                              float (&scores)[2]) {
   using Of = GroupElement<Element>;
   constexpr int kKeyBytes = UnitShape<SequentialDecoder, Element>::kKeyBytes;
-  const int lane = threadIdx.x % kWarp, group = lane / 4, quarter = lane % 4;
+  const int lane = afresh(threadIdx.x) % kWarp, group = lane / 4, quarter = lane % 4;
   std::uint32_t raw[2][Of::kChunks][4];  // key, chunk
 #pragma unroll
   for (int i = 0; i < 2 * Of::kChunks; ++i) {
@@ -316,11 +325,11 @@ struct UnitSums {
   float largest, sum;  // of query lane % 4
   float outputs[16];   // of query lane / 4 % 4, in fours of dimensions
 
-  static __device__ __forceinline__ int query() { return threadIdx.x / 4 % kMaxGroup; }
+  static __device__ __forceinline__ int query() { return afresh(threadIdx.x) / 4 % kMaxGroup; }
 
   // `sums`: of lane (g, q) rows g and g + 8 of A, columns 2q and 2q + 1, and of each dimension of a chunk.
   __device__ __forceinline__ void gather(const float (&sums)[16][4]) {
-    const bool is_odd = threadIdx.x % kWarp / 16 != 0;  // quarters 1 and 3
+    const bool is_odd = afresh(threadIdx.x) % kWarp / 16 != 0;  // quarters 1 and 3
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       float two[2];
@@ -336,7 +345,7 @@ struct UnitSums {
   // `part`: of the group's first head, where max_units are those of one.
   template <typename Element>
   __device__ __forceinline__ void store(const DecoderLaunch& p, std::int64_t part) const {
-    const int lane = threadIdx.x % kWarp;
+    const int lane = afresh(threadIdx.x) % kWarp;
     const int num_queries = p.num_heads / p.sequential.num_kv_heads;
     if (lane < num_queries) {
       p.part_softmax[part + std::int64_t{lane} * p.sequential.max_units] =
@@ -360,7 +369,7 @@ __device__ __forceinline__ void attend_to_group(const GroupToken<Element>& token
                                                 std::uint32_t place, UnitSums& result) {
   using Of = GroupElement<Element>;
   using Shape = UnitShape<SequentialDecoder, Element>;
-  const int lane = threadIdx.x % kWarp, group = lane / 4, quarter = lane % 4;
+  const int lane = afresh(threadIdx.x) % kWarp, group = lane / 4, quarter = lane % 4;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kGroupHeadDim));
   const int num_pages = min((num_keys + kPageTokens - 1) / kPageTokens, Shape::kPages);
   float scores[Shape::kPages][2];
@@ -444,7 +453,7 @@ struct GroupPartMerger {
   // Leaves a unit's sums at `place`. Whether it is the last of `count` units; `arrived`: how many of them are there.
   static __device__ __forceinline__ bool leave(const UnitSums& sums, std::uint32_t place,
                                                std::uint32_t* arrived, int count) {
-    const int lane = threadIdx.x % kWarp;
+    const int lane = afresh(threadIdx.x) % kWarp;
     __syncwarp();  // keys and values are read
 #pragma unroll
     for (int four = 0; four < 4; ++four) {
@@ -473,7 +482,7 @@ struct GroupPartMerger {
   static __device__ __forceinline__ void merge(int count, const PlaceOf& place_of,
                                                UnitSums& result) {
     static_assert(kMaxUnitsOfPart * kMaxGroup <= kWarp);
-    const int lane = threadIdx.x % kWarp, own = lane / kMaxGroup;
+    const int lane = afresh(threadIdx.x) % kWarp, own = lane / kMaxGroup;
     float largest = -INFINITY, sum = 0;
     if (own < count) {
       std::uint32_t softmax[2];
@@ -521,7 +530,7 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
                                         std::uint32_t* arrived) {
   using Shape = UnitShape<SequentialDecoder, Element>;
   const GroupScratch scratch(reduce_buffer);
-  const unsigned warp = threadIdx.x / kWarp;
+  const unsigned warp = afresh(threadIdx.x) / kWarp;
   const unsigned num_units = rows.own.size();  // none is shared
   const int first = rows.own.begin;
   Unit<SequentialDecoder, Element> unit;
@@ -546,6 +555,10 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
     }
     const std::int64_t head = std::int64_t{unit.row()} * p.num_heads +
                               unit.heads * (p.num_heads / p.sequential.num_kv_heads);
+    if constexpr (!kHoldsQueries) {
+      token.take_queries(p.num_heads / p.sequential.num_kv_heads, afresh(threadIdx.x) % kWarp,
+                         scratch);
+    }
     UnitSums sums;
     attend_to_group<Element>(token, unit.num_keys, place, sums);
     const int all = rows.units<Shape::kPages>(unit.row()), merged = units_of_part(all);

@@ -44,8 +44,8 @@
 // are complete after all blocks' reads of the layer, and norm comes after the sums. The compiler
 // follows who knows what, and refuses an order in which this is not so (schedule_fault).
 //
-// It is compiled for each list of phases, each format of weights and of the cache, and for 8, 16, 32 and
-// 64 rows, parallel blocks on paths with warpgroups for 128, too: decoder_kernel_*.cu. A step of more is several launches.
+// It is compiled for each list of phases, each format of weights and of the cache, and for 8, 16, 32, 64 and
+// 128 rows up to kMostRows: decoder_kernel_*.cu. A step of more is several launches.
 #pragma once
 
 #include <type_traits>
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
         Bringing<S, kFormat, kRows>(block).run();
       }
       if constexpr (kXWarpCopies<kRows>) {
-        small.ring.template serve<kCopyingWarps<kRows>>(1, small.ring.full);
+        small.ring.template serve<kCopyingWarps>(1, small.ring.full);
       }
     } else if (warp == kSignalWarp) {
       wait_for_predecessor();
@@ -149,8 +149,8 @@ __global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
     } else if constexpr (S::kHasExperts) {
       wait_for_predecessor();
       Routing<kFormat, kRows>(block).run();
-    } else if constexpr (kCopyingWarps<kRows> > 0) {
-      small.ring.template serve<kCopyingWarps<kRows>>(warp - kLastWarp, small.ring.full);
+    } else if constexpr (kCopyingWarps > 0) {
+      small.ring.template serve<kCopyingWarps>(warp - kLastWarp, small.ring.full);
     }
   }
   __syncthreads();
@@ -166,14 +166,19 @@ Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& given, int num
   params.ring_bytes = Layout::kRingBytes != 0
                           ? Layout::kRingBytes
                           : decoder_ring_bytes(shared_bytes, Layout::kRestBytes);
-  const auto launch_rows = [&](auto rows) {
+  const auto launch_rows = [&](auto rows) -> Status {
     constexpr int kRows = decltype(rows)::value;
-    return launch("decoder_blocks", stream,
-                  {.grid = dim3(static_cast<unsigned>(num_blocks)),
-                   .block = dim3(kDecoderThreads<S, kRows>),
-                   .shared_bytes = static_cast<std::size_t>(Layout::bytes(params.ring_bytes)),
-                   .registers = kExchangesRegisters<S, kRows> ? kStartRegisters : 0},
-                  decoder_kernel<S, kFormat, kRows, CacheElement>, params);
+    if constexpr (kRows <= kMostRows<S>) {
+      return launch("decoder_blocks", stream,
+                    {.grid = dim3(static_cast<unsigned>(num_blocks)),
+                     .block = dim3(kDecoderThreads<S, kRows>),
+                     .shared_bytes = static_cast<std::size_t>(Layout::bytes(params.ring_bytes)),
+                     .registers = kExchangesRegisters<S, kRows> ? kStartRegisters : 0},
+                    decoder_kernel<S, kFormat, kRows, CacheElement>, params);
+    } else {
+      return make_error(StatusCode::kInternal, "decoder_blocks: a launch of {} rows",
+                        params.num_rows);
+    }
   };
   switch (decoder_slice_rows(params.num_rows)) {
     case 8:
@@ -185,11 +190,7 @@ Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& given, int num
     case 64:
       return launch_rows(std::integral_constant<int, 64>{});
     default:
-      if constexpr (kMostRows < S >> 64) {
-        return launch_rows(std::integral_constant<int, kMostRows<S>>{});
-      }
-      return make_error(StatusCode::kInternal, "decoder_blocks: a launch of {} rows",
-                        params.num_rows);
+      return launch_rows(std::integral_constant<int, kMaxLaunchRows>{});
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/device/decoder_rows.cuh"
 #include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/self_announcing.cuh"
 #include "kernels/cuda/device/warpgroup_product.cuh"
 
@@ -18,9 +19,10 @@ class Biases {
 
  public:
   __device__ Biases(const Bf16* bias, int first_column, int columns) {
-    const int column = first_column + (kAtOnce == 1 ? static_cast<int>(threadIdx.x) % kTileRows
-                                                    : tile_of_group_sums(threadIdx.x) * kTileRows +
-                                                          first_row_of_group_sums(threadIdx.x));
+    const int column =
+        first_column + (kAtOnce == 1 ? static_cast<int>(afresh(threadIdx.x)) % kTileRows
+                                     : tile_of_group_sums(threadIdx.x) * kTileRows +
+                                           first_row_of_group_sums(threadIdx.x));
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int at = column + i * (kAtOnce == 1 ? kTileRows : 1);

@@ -126,20 +126,14 @@ struct XSource {
   }
 };
 
-// Blocks of eight rows whose B fragments a thread has at once. All, where registers are exchanged;
-// else of 64 rows a few: they and the sums are more than a thread has.
-template <int kRows>
-inline constexpr int kRowBlocksAtOnce = kHasRegisterExchange || kRows < 64 ? kRows / 8 : 2;
-
-// sums += one stage: kTiles tiles times 128 columns of x. load_x(pair, step, block, b): B fragments of
-// rows from 8 block on.
+// sums += one stage: kTiles tiles times 128 columns of x. load_x(pair, step, b): B fragments of each eight rows.
 template <PreparedFormat kFormat, int kTiles, int kRows, typename LoadX>
 __device__ __forceinline__ void multiply_stage(std::uint32_t tiles_place, const LoadX& load_x,
                                                Accumulators<kRows>& sums) {
   constexpr int kPairs = kProductColumns / 32;  // of steps
   constexpr int kUnroll = kRows <= 16 ? kPairs : 1;
   constexpr int kStepUnroll = kRows <= 32 || kFormat == PreparedFormat::kFp8 ? 2 : 1;
-  constexpr int kAtOnce = kRowBlocksAtOnce<kRows>;
+  constexpr int kBlocks = kRows / 8;
   TileReader<kFormat, kTiles> tiles(tiles_place);
 #pragma unroll kUnroll
   for (int pair = 0; pair < kPairs; ++pair) {
@@ -149,16 +143,13 @@ __device__ __forceinline__ void multiply_stage(std::uint32_t tiles_place, const 
       std::uint32_t a[kTiles][4];
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) tiles.fragment(tile, pair, step, a[tile]);
+      std::uint32_t b[kBlocks][2];
+      load_x(pair, step, b);
 #pragma unroll
-      for (int block = 0; block < kRows / 8; block += kAtOnce) {
-        std::uint32_t b[kAtOnce][2];
-        load_x(pair, step, block, b);
+      for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-          for (int n = 0; n < kAtOnce; ++n) {
-            mma_of<kFormat>(sums[tile][block + n], a[tile], b[n][0], b[n][1]);
-          }
+        for (int n = 0; n < kBlocks; ++n) {
+          mma_of<kFormat>(sums[tile][n], a[tile], b[n][0], b[n][1]);
         }
       }
     }
@@ -169,7 +160,7 @@ __device__ __forceinline__ void multiply_stage(std::uint32_t tiles_place, const 
 template <PreparedFormat kFormat, int kTiles, int kRows>
 __device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsigned first_stage,
                                                    const XSource& x, Accumulators<kRows>& sums) {
-  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const unsigned thread = afresh(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
   const int size = x.size();
   RowScales<kFormat, kTiles> scales;
   int part = -1;
@@ -181,12 +172,10 @@ __device__ __forceinline__ void multiply_from_ring(const StageRing& ring, unsign
       scales.change(place + kXBytes<kRows>, sums);
     }
     const std::uint32_t b_from = place + lane * 8;
-    constexpr int kAtOnce = kRowBlocksAtOnce<kRows>;
-    const auto load_x = [&](int pair, int step, int block, std::uint32_t(&b)[kAtOnce][2]) {
+    const auto load_x = [&](int pair, int step, std::uint32_t(&b)[kRows / 8][2]) {
 #pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
-        load_shared_8(b[n],
-                      b_from + (block + n) * (8 * kProductColumns * 2) + (pair * 2 + step) * 256);
+      for (int n = 0; n < kRows / 8; ++n) {
+        load_shared_8(b[n], b_from + n * (8 * kProductColumns * 2) + (pair * 2 + step) * 256);
       }
     };
     multiply_stage<kFormat, kTiles, kRows>(place + kXBytes<kRows>, load_x, sums);
@@ -201,7 +190,7 @@ __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsi
                                                      const XSource& x, int num_rows,
                                                      Accumulators<8>& sums) {
   constexpr int kAtOnce = 2;  // pieces of x
-  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const unsigned thread = afresh(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
   const bool has_row = static_cast<int>(lane / 4) < num_rows;
   const int size = x.size();
   RowScales<kFormat, kTiles> scales;
@@ -225,7 +214,7 @@ __device__ __forceinline__ void multiply_from_memory(const StageRing& ring, unsi
     for (int i = 0; i < kAtOnce; ++i) {
       const int at = first + i * kRingConsumers;
       if (at >= size) break;
-      const auto load_x = [&](int pair, int step, int /*block*/, std::uint32_t(&b)[1][2]) {
+      const auto load_x = [&](int pair, int step, std::uint32_t(&b)[1][2]) {
         const uint4& both = pieces[i].pairs[pair];
         b[0][0] = step == 0 ? both.x : both.z;
         b[0][1] = step == 0 ? both.y : both.w;

@@ -125,7 +125,7 @@ class Streaming {
         if (!is_last && has_experts(p_, l) && threadIdx.x % kWarp == 0) leave_layer(block_);
       }
     }
-    producer_.end(kCopyingWarps<kRows>);
+    producer_.end(kCopyingWarps);
   }
 
  private:

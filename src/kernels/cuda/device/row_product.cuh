@@ -42,7 +42,7 @@ __device__ __forceinline__ void reduce_warps(const Accumulators<kRows>& sums, in
                                              unsigned turn, float* buffer, const Use& use) {
   constexpr int kBlocks = kRows / 8;  // of eight sums' columns, per tile
   constexpr int kAtOnce = kReduceRows / 8;
-  const int lane = threadIdx.x % kWarp;
+  const int lane = afresh(threadIdx.x) % kWarp;
   float* mine = buffer + turn * kReduceRows * kReducePitch;
 #pragma unroll
   for (int first = 0; first < kGroupTiles * kBlocks; first += kAtOnce) {

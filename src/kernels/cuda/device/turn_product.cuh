@@ -77,7 +77,7 @@ class ProductSums {
       add_turns<kRows>(sums_, own);
       reduce_warpgroups<kRows>(own, num_tiles, buffer, use);
     } else {
-      const unsigned turn = (threadIdx.x / kWarp - first_stage) % kRingConsumers;
+      const unsigned turn = (afresh(threadIdx.x) / kWarp - first_stage) % kRingConsumers;
       reduce_warps<kRows>(sums_, num_tiles, turn, buffer,
                           [&](int tile, int row, int tile_row, float sum) {
                             float sums[1] = {sum};

@@ -31,9 +31,12 @@ inline constexpr bool kByTurns = kByWarpgroups<S, kRows>&& kRows > 64;
 template <typename S, int kRows>
 inline constexpr bool kHasXRing = kByWarpgroups<S, kRows> && !kByTurns<S, kRows>;
 
-// Rows of a launch, at most, where a device has so many multiprocessors and units are even.
+// Rows of a launch, at most; of more than 64 where a device has so many multiprocessors and units are even. Where registers are not
+// exchanged, the sums of 64 rows leave none for anything else: one launch of them takes as long as two of 32.
 template <typename S>
-inline constexpr int kMostRows = kByWarpgroups<S, 64> && !S::kIsSequential ? kMaxLaunchRows : 64;
+inline constexpr int kMostRows = !kHasRegisterExchange                       ? 32
+                                 : kByWarpgroups<S, 64> && !S::kIsSequential ? kMaxLaunchRows
+                                                                             : 64;
 
 inline constexpr int kProductGroups = 2;
 inline constexpr int kGroupWarps = kProductWarps / kProductGroups;
@@ -53,7 +56,7 @@ inline constexpr int kPassRowBytes = kPassRows<kRows, PreparedFormat::kFp8>*
 template <typename S, PreparedFormat kFormat, int kRows>
 inline constexpr int kStageSharers =
     kByWarpgroups<S, kRows> || kHasPassRows<S, kFormat, kRows> ? kGroupWarps : 1;
-static_assert(kStageSharers<ParallelDecoder, PreparedFormat::kNative, 64> == 1 || kHasCopyEngine,
+static_assert(kStageSharers<ParallelDecoder, PreparedFormat::kNative, 32> == 1 || kHasCopyEngine,
               "arrive() with a count");
 
 // Room for activations in a stage: warpgroups have a ring of its own for them.
