@@ -47,18 +47,25 @@ FeedForward expert_weights(CudaBench& b) {
           .experts_per_token = kPerToken};
 }
 
-void to_8_bits(CudaBench& b, LinearWeights& first) {
-  const int num_rows = kNumExperts * first.out;
-  auto* scales =
+// Rows in 8 bits, one behind the other.
+const void* rows_in_8_bits(CudaBench& b, const void* rows, int num_rows, int width,
+                           const float*& scales) {
+  void* const values = b.allocate(static_cast<std::size_t>(num_rows) * width);
+  auto* const own =
       static_cast<float*>(b.allocate(static_cast<std::size_t>(num_rows) * sizeof(float)));
-  require(b.kernels().rows_to_fp8(
-      b.stream(), in_place_rows_to_fp8(b.kernels(), const_cast<void*>(first.weight), first.in,
-                                       first.in, scales, num_rows)));
-  first.fp8_scales = scales;
+  require(b.kernels().rows_to_fp8(b.stream(), {.x = rows,
+                                               .x_stride = width,
+                                               .y = values,
+                                               .y_stride = width,
+                                               .scales = own,
+                                               .num_rows = num_rows,
+                                               .dim = width}));
+  scales = own;
+  return values;
 }
 
 void bench_rows(CudaBench& b, const std::string& what, const std::vector<FeedForward>& layers,
-                int rows, int weight_bytes, std::mt19937& random) {
+                int rows, bool in_8_bits, std::mt19937& random) {
   std::vector<const void*> logits;
   double touched = 0;
   for (int i = 0; i < kExpertLayers; ++i) {
@@ -68,27 +75,28 @@ void bench_rows(CudaBench& b, const std::string& what, const std::vector<FeedFor
   }
   const void* x = b.noise(std::int64_t{rows} * kDim);
   void* y = b.noise(std::int64_t{rows} * kDim);
-  void* scratch =
+  ExpertsParams params{
+      .x = x, .residual = y, .y = y, .num_rows = rows, .decode = rows <= 64 && !in_8_bits};
+  if (in_8_bits) {
+    params.x_fp8 = rows_in_8_bits(b, x, rows, kDim, params.x_scales);
+    params.x_fp8_stride = kDim;
+  }
+  params.scratch =
       b.allocate(b.kernels().experts_scratch_bytes(rows, {.dim = kDim,
                                                           .inner = kExpertInner,
                                                           .num_experts = kNumExperts,
                                                           .experts_per_token = kPerToken}));
   const Spread spread = b.time(kExpertLayers, [&] {
     for (std::size_t i = 0; i < layers.size(); ++i) {
-      GAPLESS_RETURN_IF_ERROR(b.kernels().experts(b.stream(), {.x = x,
-                                                               .residual = y,
-                                                               .y = y,
-                                                               .num_rows = rows,
-                                                               .ff = layers[i],
-                                                               .decode = rows <= 64,
-                                                               .logits = logits[i],
-                                                               .scratch = scratch}));
+      params.ff = layers[i];
+      params.logits = logits[i];
+      GAPLESS_RETURN_IF_ERROR(b.kernels().experts(b.stream(), params));
     }
     return ok_status();
   });
   const double one = 3.0 * kExpertInner * kDim;
   b.print(what + ", rows " + std::to_string(rows), spread,
-          weight_bytes * one * touched / kExpertLayers, 2 * one * kPerToken * rows);
+          (in_8_bits ? 1 : 2) * one * touched / kExpertLayers, 2 * one * kPerToken * rows);
 }
 
 void bench_feed_forward(CudaBench& b) {
@@ -96,13 +104,19 @@ void bench_feed_forward(CudaBench& b) {
   for (int i = 0; i < kExpertLayers; ++i) layers.push_back(expert_weights(b));
   std::mt19937 random(1);
   for (const int rows : {1, 2, 4, 8, 16, 32, 64, 770}) {
-    bench_rows(b, "experts", layers, rows, 2, random);
+    bench_rows(b, "experts", layers, rows, false, random);
   }
-  for (FeedForward& ff : layers) {
-    to_8_bits(b, ff.up);
-    to_8_bits(b, ff.down);
+  if (b.kernels().multiplies_fp8_experts()) {
+    for (FeedForward& ff : layers) {
+      for (LinearWeights* first : {&ff.up, &ff.down}) {
+        first->fp8 = rows_in_8_bits(b, first->weight, kNumExperts * first->out, first->in,
+                                    first->fp8_scales);
+      }
+    }
+    for (const int rows : {1, 64, 770}) {
+      bench_rows(b, "experts in 8 bits", layers, rows, true, random);
+    }
   }
-  for (const int rows : {1, 64, 770}) bench_rows(b, "experts in 8 bits", layers, rows, 1, random);
   b.free_all();
 }
 

@@ -144,6 +144,7 @@ class GpuSizes final : public ReferenceKernels {
 
   explicit GpuSizes(Buffer workspace) : workspace_(std::move(workspace)) {}
   DType activation_dtype() const override { return DType::kBF16; }
+  std::size_t fp8_element_bytes() const override { return 1; }
   std::size_t prepared_linear_bytes(int total_in, int total_out,
                                     PreparedFormat format) const override {
     const std::size_t elements =
@@ -209,19 +210,29 @@ TEST(MemoryPlanTest, MoondreamFitsASmallCard) {
 // with a cache that the launch does not take, the head alone is prepared.
 TEST(MemoryPlanTest, ExpertsAreCopiedWhereMemoryIsPlentyAndALaunchReadsThem) {
   const ModelSource source = find_model("random:moondream3").value();
-  const auto prepared = [&](std::size_t gibibytes, ModelOptions options) {
+  const auto held = [&](std::size_t gibibytes, ModelOptions options, const char* part) {
     DeviceInfo gpu{.kind = DeviceKind::kCuda,
                    .name = "a GPU",
                    .total_memory_bytes = gibibytes * kGibibyte,
                    .free_memory_bytes = gibibytes * kGibibyte,
                    .num_multiprocessors = 132};
     options.make_kernels = make_gpu_sizes;
-    return bytes_of_part(plan_memory(gpu, source, options, {}).value(), "prepared matrices");
+    return bytes_of_part(plan_memory(gpu, source, options, {}).value(), part);
+  };
+  const auto prepared = [&](std::size_t gibibytes, const ModelOptions& options) {
+    return held(gibibytes, options, "prepared matrices");
   };
   EXPECT_GT(prepared(80, {}), 16 * kGibibyte);
   EXPECT_GT(prepared(80, {.weights = WeightFormat::kFp8}), 8 * kGibibyte);
   EXPECT_LT(prepared(64, {}), kGibibyte);
   EXPECT_LT(prepared(80, {.kv_cache = KvFormat::kFp8}), kGibibyte);
+  // Experts' products in 8 bits have copies of their own, as large as those that the launch reads.
+  const ModelOptions w8a8{.weights = WeightFormat::kW8A8};
+  const std::unique_ptr<Device> device = open_cpu_device();
+  const bool has_copies = make_gpu_sizes(*device).value()->multiplies_fp8_experts();
+  EXPECT_EQ(held(80, w8a8, "their copy for 8-bit products") > 8 * kGibibyte, has_copies);
+  EXPECT_GT(prepared(80, w8a8), 8 * kGibibyte);
+  EXPECT_EQ(prepared(64, w8a8) < kGibibyte, has_copies);
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ class ComposedBlocks {
     int num_rows = 0;
   };
 
-  // A parallel block's qkv and ff.up read the same rows: both in 8 bits or neither.
+  // A parallel block's qkv and ff.up read the same rows: both in 8 bits or neither. (A router reads them as they are.)
   bool norm_is_fp8(const DecoderBlock& block) const {
     return !p_.decode && block.qkv.fp8 != nullptr && block.ff.up.fp8 != nullptr;
   }
@@ -77,7 +77,10 @@ class ComposedBlocks {
   Status normalise(const DecoderBlock& block, const NormWeights& weights, const void* x,
                    int num_rows) const {
     NormParams norm = dense_norm(x, weights, p_.norm, dim_, num_rows);
-    if (norm_is_fp8(block)) norm = with_fp8_output(kernels_, norm, p_.row_scales);
+    if (norm_is_fp8(block)) {
+      norm = with_fp8_output(kernels_, norm, p_.row_scales);
+      if (block.ff.kind == FeedForwardKind::kExperts) norm.exact_y = p_.router_rows;
+    }
     return kernels_.norm(stream_, norm);
   }
 
@@ -133,16 +136,21 @@ class ComposedBlocks {
   }
 
   Status run_experts(const DecoderBlock& block, const Rows& rows, ExpertsHalf half) const {
-    return kernels_.experts(stream_, {.x = p_.norm,
-                                      .residual = rows.after_attention,
-                                      .y = rows.x,
-                                      .num_rows = rows.num_rows,
-                                      .ff = block.ff,
-                                      .decode = p_.decode,
-                                      .logits = rows.logits,
-                                      .sequences = p_.decode ? p_.sequences : nullptr,
-                                      .half = half,
-                                      .scratch = p_.op_scratch});
+    ExpertsParams params{.x = p_.norm,
+                         .residual = rows.after_attention,
+                         .y = rows.x,
+                         .num_rows = rows.num_rows,
+                         .ff = block.ff,
+                         .decode = p_.decode,
+                         .logits = rows.logits,
+                         .sequences = p_.decode ? p_.sequences : nullptr,
+                         .half = half,
+                         .scratch = p_.op_scratch};
+    if (norm_is_fp8(block)) {
+      params = with_fp8_input(kernels_, params, p_.norm, p_.row_scales);
+      params.x = p_.router_rows;
+    }
+    return kernels_.experts(stream_, params);
   }
 
   // Into the first ff.inner() columns of each row of `inner`, whose rows are ff.up.out apart.

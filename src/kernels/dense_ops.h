@@ -62,6 +62,15 @@ inline LinearParams with_fp8_input(const Kernels& kernels, LinearParams params,
   return params;
 }
 
+// The same for experts; `rows`: the input in 8 bits.
+inline ExpertsParams with_fp8_input(const Kernels& kernels, ExpertsParams params, const void* rows,
+                                    const float* row_scales) {
+  params.x_fp8 = rows;
+  params.x_fp8_stride = params.ff.up.in * fp8_elements_per_t(kernels);
+  params.x_scales = row_scales;
+  return params;
+}
+
 // Makes a norm end in 8 bits, as with_fp8_input() reads them.
 inline NormParams with_fp8_output(const Kernels& kernels, NormParams params, float* row_scales) {
   params.y_scales = row_scales;

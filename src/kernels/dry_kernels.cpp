@@ -14,7 +14,7 @@ class DryKernels final : public Kernels {
   const char* path() const override { return sizes_->path(); }
   DType activation_dtype() const override { return sizes_->activation_dtype(); }
   std::size_t fp8_element_bytes() const override { return sizes_->fp8_element_bytes(); }
-  bool reads_fp8_experts() const override { return sizes_->reads_fp8_experts(); }
+  bool multiplies_fp8_experts() const override { return sizes_->multiplies_fp8_experts(); }
 
   std::size_t prepared_linear_bytes(int total_in, int total_out,
                                     PreparedFormat format) const override {

@@ -152,6 +152,8 @@ struct NormParams {
   int dim = 0;
   // Unless nullptr: out [num_rows], and y is in 8 bits, as rows_to_fp8 makes it.
   float* y_scales = nullptr;
+  // Unless nullptr: out [num_rows, dim] T, the same rows as they are without y_scales. Only with these; not x.
+  void* exact_y = nullptr;
 };
 
 // Bytes to normalised patch vectors: patches[n*grid*grid + p][c*ps*ps + dy*ps + dx] =
@@ -364,9 +366,8 @@ struct FeedForward {
   float up_offset = 0;
   LinearWeights up;    // [inner, dim]; gated: [2*inner, dim], the gate's rows first
   LinearWeights down;  // [dim, inner]
-  // kExperts: up and down are those of the first expert, without biases and in T. The others' lie
-  // right behind, one after the other. With fp8_scales, of the rows of all experts, `weight` holds rows in 8 bits as rows_to_fp8
-  // leaves them where rows of T were, multiples of 16 long: only where Kernels::reads_fp8_experts().
+  // kExperts: up and down are those of the first expert, without biases. The others' lie right behind, one after the other, and so
+  // do their copies in 8 bits (LinearWeights::fp8; both have them or neither, rows are multiples of 16 long then).
   int num_experts = 0;        // at most kMaxExperts
   int experts_per_token = 0;  // at most kMaxExpertsPerToken
   LinearWeights router;       // [num_experts, dim]
@@ -392,12 +393,20 @@ struct ExpertSizes {
 // Weights of an expert that no row chose are not read; those of a chosen one are read once for many
 // rows.
 //
+// With x_fp8 all products of experts are of rows in 8 bits: of these, and of an expert's inner rows, which are rounded to T and then
+// as rows_to_fp8 does. The router's is not.
+//
 // The op may be launched as two halves: the first reads neither residual nor y, so other work may make the residual meanwhile.
 // Nothing else may write x, logits or scratch in between. Which part of the work is in which half is the backend's to say.
 enum class ExpertsHalf : std::uint8_t { kBoth, kFirst, kSecond };
 
 struct ExpertsParams {
-  const void* x = nullptr;         // [num_rows, dim] T
+  const void* x = nullptr;  // [num_rows, dim] T
+  // Unless nullptr: the rows in 8 bits, with their scales [num_rows], as a norm leaves them beside exact_y. ff has copies in 8 bits. Only
+  // where Kernels::multiplies_fp8_experts(), and not with `decode`.
+  const void* x_fp8 = nullptr;
+  std::int64_t x_fp8_stride = 0;  // multiple of 16
+  const float* x_scales = nullptr;
   const void* residual = nullptr;  // [num_rows, dim] T
   void* y = nullptr;               // [num_rows, dim] T; may be the residual, not x
   int num_rows = 0;
@@ -532,6 +541,7 @@ struct DecoderBlocksParams {
   void* attention = nullptr;  // [N, max(heads.q_width(), dim)] T
   void* inner = nullptr;      // [N, ff.up.out] T; in a prefill at least scale_heads_scratch_bytes()
   float* row_scales = nullptr;  // [N]; nullptr: only without weights in 8 bits
+  void* router_rows = nullptr;  // [N, dim] T; nullptr: only without experts in 8 bits
   // The larger of attention_scratch_bytes() and, in a decode step, scale_heads_scratch_bytes().
   void* attention_scratch = nullptr;
   // experts_scratch_bytes()
@@ -817,9 +827,8 @@ class Kernels {
   }
   virtual Status gate(Stream& stream, const GateParams& params) = 0;
   virtual Status experts(Stream& stream, const ExpertsParams& params) = 0;
-  // Whether experts' weights may be in 8 bits (FeedForward). The bits are those of the same numbers in T. No model's are: on an
-  // H200 a prefill with them took longer (docs/kernels_small.md).
-  virtual bool reads_fp8_experts() const { return false; }
+  // Whether experts multiply rows in 8 bits (ExpertsParams::x_fp8).
+  virtual bool multiplies_fp8_experts() const { return false; }
   virtual Status scale_heads(Stream& stream, const ScaleHeadsParams& params) = 0;
   // scale_heads, then rope_and_cache of the same rows; so composed where a backend has nothing better.
   virtual Status scale_rope_and_cache(Stream& stream, const ScaleHeadsParams& scale,

@@ -135,7 +135,12 @@ StatusOr<bool> prepares_blocks(Device& device, const Kernels& kernels, const Con
     const std::size_t copy =
         prepared_weights_bytes(kernels, shape, text, prepared_format(options.weights));
     if (copy == 0) return false;
-    const std::size_t rows = lay_out_weights(config, DType::kBF16).total_bytes;
+    const TensorLayout layout = lay_out_weights(config, DType::kBF16);
+    std::size_t rows = layout.total_bytes;
+    if (options.weights == WeightFormat::kW8A8) {
+      rows += lay_out_fp8(layout, kernels.fp8_element_bytes(), kernels.multiplies_fp8_experts())
+                  .total_bytes;
+    }
     GAPLESS_ASSIGN_OR_RETURN(const DeviceInfo info, device.info());
     return rows + copy <= info.total_memory_bytes / 2;
   }

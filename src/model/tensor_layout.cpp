@@ -124,11 +124,13 @@ std::int64_t TensorLayout::num_parameters() const {
   return sum;
 }
 
-Fp8Layout lay_out_fp8(const TensorLayout& layout, std::size_t element_bytes) {
+Fp8Layout lay_out_fp8(const TensorLayout& layout, std::size_t element_bytes, bool experts) {
   Fp8Layout fp8;
   BumpLayout bytes;
   for (const TensorPlacement& tensor : layout.tensors) {
-    if (tensor.fp8 != Fp8Use::kMultiplied) continue;
+    const bool is_multiplied = tensor.fp8 == Fp8Use::kMultiplied ||
+                               (experts && tensor.fp8 == Fp8Use::kMultipliedAsExperts);
+    if (!is_multiplied) continue;
     Fp8Placement copy{.name = tensor.name, .offset_bytes = bytes.mark()};
     bytes.take(static_cast<std::size_t>(tensor.device_rows * tensor.row_stride) * element_bytes);
     copy.scales_offset_bytes = bytes.mark();

@@ -63,7 +63,8 @@ std::int64_t max_rows_in_parts(const TensorLayout& layout, DType dtype);
 
 TensorLayout lay_out_tensors(std::span<const WeightSpec> specs, DType dtype);
 
-// The copies in 8 bits of the matrices with Fp8Use::kMultiplied (LinearWeights::fp8), in their order.
+// The copies in 8 bits of the matrices with Fp8Use::kMultiplied (LinearWeights::fp8), in their order; `experts`: of those with
+// kMultipliedAsExperts too.
 struct Fp8Placement {
   std::string name;
   std::size_t offset_bytes = 0;
@@ -73,7 +74,7 @@ struct Fp8Layout {
   std::vector<Fp8Placement> tensors;
   std::size_t total_bytes = 0;
 };
-Fp8Layout lay_out_fp8(const TensorLayout& layout, std::size_t element_bytes);
+Fp8Layout lay_out_fp8(const TensorLayout& layout, std::size_t element_bytes, bool experts);
 
 // Finds products and norms by name in an allocation. Without a base only which of them there are means
 // something, and their sizes. A name that is not in the list is a bug and checked.

@@ -46,7 +46,7 @@ TEST(TensorLayout, ProductsAreFoundWithTheirBiasesAndCopies) {
   EXPECT_EQ(find.linear("b").bias, nullptr);
   EXPECT_EQ(find.tensor("positions"), memory.data() + layout.tensors[3].offset_bytes);
 
-  const Fp8Layout fp8 = lay_out_fp8(layout, 1);
+  const Fp8Layout fp8 = lay_out_fp8(layout, 1, false);
   ASSERT_EQ(fp8.tensors.size(), 2u);  // b is only rounded
   std::vector<std::byte> copies(fp8.total_bytes);
   find.add_fp8(fp8, copies.data());
@@ -60,6 +60,18 @@ TEST(TensorLayout, ProductsAreFoundWithTheirBiasesAndCopies) {
   EXPECT_GE(fp8.tensors[0].scales_offset_bytes, 16u * 16);
   EXPECT_GE(fp8.tensors[1].offset_bytes, fp8.tensors[0].scales_offset_bytes + 16 * sizeof(float));
   EXPECT_GE(fp8.total_bytes, fp8.tensors[1].scales_offset_bytes + 16 * sizeof(float));
+}
+
+TEST(TensorLayout, ExpertsHaveCopiesWhereTheyAreMultiplied) {
+  std::vector<WeightSpec> list = small_list();
+  list.push_back({.name = "d.weight", .shape = {2, 16, 32}, .fp8 = Fp8Use::kMultipliedAsExperts});
+  const TensorLayout layout = lay_out_tensors(list, DType::kF32);
+  EXPECT_EQ(lay_out_fp8(layout, 1, false).tensors.size(), 2u);
+  const Fp8Layout fp8 = lay_out_fp8(layout, 1, true);
+  ASSERT_EQ(fp8.tensors.size(), 3u);
+  EXPECT_EQ(fp8.tensors[2].name, "d.weight");
+  EXPECT_GE(fp8.tensors[2].scales_offset_bytes, fp8.tensors[2].offset_bytes + 2 * 16 * 32);
+  EXPECT_GE(fp8.total_bytes, fp8.tensors[2].scales_offset_bytes + 2 * 16 * sizeof(float));
 }
 
 // What there is can be told without memory too: decode_path.h asks for it.

@@ -89,6 +89,7 @@ DecoderBlocksParams TextDecoder::blocks_params(const DecoderBatch& batch) const 
   params.attention = workspace_.attention;
   params.inner = workspace_.inner;
   params.row_scales = workspace_.row_scales;
+  params.router_rows = workspace_.router_rows;
   params.attention_scratch = workspace_.attention_scratch;
   params.op_scratch = workspace_.op_scratch;
   params.block_scratch = workspace_.block_scratch;

@@ -20,8 +20,7 @@ Status fill_fp8_copies(Kernels& kernels, Stream& stream, const TensorLayout& lay
                        const void* weights_dev, const Fp8Layout& copies, void* copies_dev) {
   auto copy = copies.tensors.begin();
   for (const TensorPlacement& tensor : layout.tensors) {
-    if (tensor.fp8 != Fp8Use::kMultiplied) continue;
-    GAPLESS_CHECK(copy != copies.tensors.end() && copy->name == tensor.name);
+    if (copy == copies.tensors.end() || copy->name != tensor.name) continue;
     auto* to = static_cast<std::byte*>(copies_dev);
     GAPLESS_RETURN_IF_ERROR(kernels.rows_to_fp8(
         stream, {.x = static_cast<const std::byte*>(weights_dev) + tensor.offset_bytes,
@@ -33,6 +32,7 @@ Status fill_fp8_copies(Kernels& kernels, Stream& stream, const TensorLayout& lay
                  .dim = static_cast<int>(tensor.row_stride)}));
     ++copy;
   }
+  GAPLESS_CHECK(copy == copies.tensors.end());
   return ok_status();
 }
 

@@ -52,6 +52,8 @@ TextWorkspace carve_text(Carver take, const Kernels& kernels, const ModelShape& 
                                   static_cast<std::size_t>(shape.up_dim) * take.element_bytes;
   text.inner = layout.take(std::max(inner_bytes, scales_scratch(tokens)));
   text.row_scales = take.layout.take_array<float>(static_cast<std::size_t>(tokens));
+  const bool fp8_experts = shape.experts.num_experts > 0 && kernels.multiplies_fp8_experts();
+  text.router_rows = take(fp8_experts ? tokens : 0, shape.dim);
   text.last_norm = take(rows, shape.dim);
   const std::size_t prefill_scratch = kernels.attention_scratch_bytes(
       limits.max_prefill_tokens, limits.max_prefill_sequences, shape.max_context, shape.heads);

@@ -38,8 +38,9 @@ struct TextWorkspace {
   void* qkv = nullptr;        // [N, max(H + 2K, D)] T
   void* attention = nullptr;  // [N, max(H, D)] T
   void* inner = nullptr;      // [N, F] T; in a prefill scratch of scaled heads, too
-  float* row_scales = nullptr;        // [N]: of norm or inner, while they are in 8 bits
-  void* last_norm = nullptr;          // [max rows, D] T: post_ln of the rows' last tokens
+  float* row_scales = nullptr;  // [N]: of norm or inner, while they are in 8 bits
+  void* router_rows = nullptr;  // [N, D] T: of norm, while it is in 8 bits; of experts that may be
+  void* last_norm = nullptr;    // [max rows, D] T: post_ln of the rows' last tokens
   void* attention_scratch = nullptr;  // in a decode step of scaled heads, too
   void* op_scratch = nullptr;         // of experts
   void* block_scratch = nullptr;

@@ -27,8 +27,9 @@ enum class TensorRole {
 // How a matrix takes part in weights of 8 bits (model/weight_format.h).
 enum class Fp8Use {
   kNone,
-  kRounded,     // its numbers are rounded to 8 bits
-  kMultiplied,  // and products of many rows may be computed in 8 bits
+  kRounded,              // its numbers are rounded to 8 bits
+  kMultiplied,           // and products of many rows may be computed in 8 bits
+  kMultipliedAsExperts,  // the same, where Kernels::multiplies_fp8_experts()
 };
 
 // Matrices are [out, in], row-major. The Fourier matrices of the legacy naming are transposed.

@@ -422,6 +422,14 @@ TEST_F(DepthEqualityTest, HundredsOfRowsGetTheTokensThatEachGetsAlone) {
 
 // Experts of a launch's rows are sorted together, heads are scaled by position. Random weights seldom say when to
 // stop, so answers are cut.
+// Nearly all that a CPU does in 8 bits is to convert: there every third request has to do.
+std::vector<Ask> load_in_eight_bits(std::vector<Ask> asks) {
+  if (test_device_name() != "cpu") return asks;
+  std::vector<Ask> third;
+  for (std::size_t i = 0; i < asks.size(); i += 3) third.push_back(std::move(asks[i]));
+  return third;
+}
+
 TEST_F(DepthEqualityTest, ASmallMoondream3GivesTheSameTokensAtEveryDepth) {
   std::vector<Ask> asks = sorted_by_submission(mixed_load());
   for (Ask& asked : asks) {
@@ -446,13 +454,23 @@ TEST_F(DepthEqualityTest, ASmallMoondream3GivesTheSameTokensAtEveryDepth) {
     SCOPED_TRACE("depth " + std::to_string(depth));
     expect_same(asks, alone.answers, run(depth, asks).answers);
   }
-  // Weights that were rounded, too.
-  device = open_device(test_device_name());
-  ASSERT_TRUE(device.ok()) << device.status().to_string();
-  load(std::move(device).value(), {.weights = WeightFormat::kFp8, .adjust_limits = nullptr});
-  if (HasFatalFailure()) return;
-  const Run rounded = run(1, asks, /*one_by_one=*/true);
-  expect_same(asks, rounded.answers, run(3, asks).answers);
+  // Weights that were rounded, too, and products in 8 bits, which make other tokens.
+  asks = load_in_eight_bits(std::move(asks));
+  std::vector<std::vector<CommittedToken>> tokens;
+  for (const WeightFormat weights : {WeightFormat::kFp8, WeightFormat::kW8A8}) {
+    SCOPED_TRACE(static_cast<int>(weights));
+    device = open_device(test_device_name());
+    ASSERT_TRUE(device.ok()) << device.status().to_string();
+    load(std::move(device).value(), {.weights = weights, .adjust_limits = nullptr});
+    if (HasFatalFailure()) return;
+    const Run rounded = run(1, asks, /*one_by_one=*/true);
+    expect_same(asks, rounded.answers, run(3, asks).answers);
+    tokens.emplace_back();
+    for (const auto& answer : rounded.answers) {
+      tokens.back().insert(tokens.back().end(), answer->tokens.begin(), answer->tokens.end());
+    }
+  }
+  EXPECT_NE(tokens[0], tokens[1]) << "no row was rounded";
 }
 
 // Paths are sampled among classes of tokens on the device; the host's masks give the same ones.
@@ -745,14 +763,6 @@ TEST_F(DepthEqualityTest, AFrequencyPenaltySeesTheTokenBefore) {
     if (depth == 1) at_depth_1 = tokens;
     EXPECT_EQ(tokens, at_depth_1);
   }
-}
-
-// Nearly all that a CPU does in 8 bits is to convert: there every third request has to do.
-std::vector<Ask> load_in_eight_bits(std::vector<Ask> asks) {
-  if (test_device_name() != "cpu") return asks;
-  std::vector<Ask> third;
-  for (std::size_t i = 0; i < asks.size(); i += 3) third.push_back(std::move(asks[i]));
-  return third;
 }
 
 // Prefix cache, batches and depths, with keys and values in 8 bits.

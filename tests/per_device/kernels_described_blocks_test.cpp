@@ -28,6 +28,8 @@ struct Description {
   // From block first_with_experts on so many experts of ff_dim each.
   int num_experts = 0, experts_per_token = 0, first_with_experts = 0;
   bool scales_heads = false;
+  bool fp8 =
+      false;  // weights are rounded to 8 bits, and a prefill's rows but for those of proj and routers
 
   bool has_experts(std::size_t block) const {
     return num_experts > 0 && static_cast<int>(block) >= first_with_experts;
@@ -40,6 +42,7 @@ void PrintTo(const Description& d, std::ostream* os) {
 
 struct Matrix {
   TestTensor weight, bias;  // an empty bias: none
+  Fp8Buffers fp8 = {};      // of weights in 8 bits
   int in = 0, out = 0;
 };
 
@@ -56,6 +59,21 @@ struct Block {
 
 using Rows = std::vector<std::vector<double>>;
 
+// Rows of `width` numbers as rows_to_fp8 leaves them.
+template <typename T>
+std::vector<T> rounded_to_fp8(const std::vector<T>& rows, int width) {
+  std::vector<float> values(rows.begin(), rows.end());
+  std::vector<float> scales(rows.size() / static_cast<std::size_t>(width));
+  reference::rows_to_fp8({.x = values.data(),
+                          .x_stride = width,
+                          .y = values.data(),
+                          .y_stride = width,
+                          .scales = scales.data(),
+                          .num_rows = static_cast<int>(scales.size()),
+                          .dim = width});
+  return {values.begin(), values.end()};
+}
+
 // The model of the headline: vectors of doubles, full attention with a causal mask.
 class PlainTransformer {
  public:
@@ -63,19 +81,21 @@ class PlainTransformer {
                    const std::vector<float>& rope_table)
       : d_(d), blocks_(blocks), rope_table_(rope_table) {}
 
-  // [tokens, dim] in and out; token t has position t.
-  Rows run(Rows x) const {
+  // [tokens, dim] in and out; token t has position t. Those up to num_prefilled are a prefill's.
+  Rows run(Rows x, std::size_t num_prefilled) const {
     for (const Block& block : blocks_) {
       Rows normed = x;
       for (auto& row : normed) row = norm(block.norm, row, d_.norm, 1e-5);
-      const Rows attended = attention(block, normed);
+      Rows read = normed;
+      for (std::size_t t = 0; t < num_prefilled; ++t) read[t] = as_products_read(read[t], true);
+      const Rows attended = attention(block, read);
       for (std::size_t t = 0; t < x.size(); ++t) {
         const std::vector<double> projected = product(block.proj, attended[t]);
         add(projected, x[t]);
         const std::vector<double> ff_in = d_.residual == Residual::kParallel
                                               ? normed[t]
                                               : norm(block.ff_norm, x[t], d_.norm, 1e-5);
-        add(feed_forward(block, ff_in), x[t]);
+        add(feed_forward(block, ff_in, t < num_prefilled), x[t]);
       }
     }
     return x;
@@ -84,6 +104,10 @@ class PlainTransformer {
  private:
   static void add(const std::vector<double>& from, std::vector<double>& to) {
     for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+  }
+
+  std::vector<double> as_products_read(const std::vector<double>& row, bool is_prefilled) const {
+    return d_.fp8 && is_prefilled ? rounded_to_fp8(row, static_cast<int>(row.size())) : row;
   }
 
   static std::vector<double> product(const Matrix& m, const std::vector<double>& x, int which = 0) {
@@ -115,8 +139,10 @@ class PlainTransformer {
     return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
   }
 
-  std::vector<double> mixed_experts(const Block& block, const std::vector<double>& x) const {
-    const std::vector<double> logits = product(block.router, x);
+  std::vector<double> mixed_experts(const Block& block, const std::vector<double>& exact_x,
+                                    bool is_prefilled) const {
+    const std::vector<double> logits = product(block.router, exact_x);
+    const std::vector<double> x = as_products_read(exact_x, is_prefilled);
     std::vector<int> order(logits.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(),
@@ -131,7 +157,7 @@ class PlainTransformer {
       for (int i = 0; i < d_.ff_dim; ++i) {
         inner[i] = 0.5 * up[i] * (1 + std::erf(up[i] / std::sqrt(2))) * (up[d_.ff_dim + i] + 1);
       }
-      const std::vector<double> out = product(block.down, inner, e);
+      const std::vector<double> out = product(block.down, as_products_read(inner, is_prefilled), e);
       for (std::size_t i = 0; i < y.size(); ++i) y[i] += std::exp(logits[e]) / sum * out[i];
     }
     return y;
@@ -153,9 +179,10 @@ class PlainTransformer {
     }
   }
 
-  std::vector<double> feed_forward(const Block& block, const std::vector<double>& x) const {
-    if (block.router.out > 0) return mixed_experts(block, x);
-    const std::vector<double> up = product(block.up, x);
+  std::vector<double> feed_forward(const Block& block, const std::vector<double>& x,
+                                   bool is_prefilled) const {
+    if (block.router.out > 0) return mixed_experts(block, x, is_prefilled);
+    const std::vector<double> up = product(block.up, as_products_read(x, is_prefilled));
     std::vector<double> inner(static_cast<std::size_t>(d_.ff_dim));
     for (int i = 0; i < d_.ff_dim; ++i) {
       const double a = up[i];
@@ -165,7 +192,7 @@ class PlainTransformer {
         inner[i] = gelu_tanh(a);
       }
     }
-    return product(block.down, inner);
+    return product(block.down, as_products_read(inner, is_prefilled));
   }
 
   // A head of q or k of the token at `position`.
@@ -248,6 +275,9 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
         block.scales.bias = {};
         block.alpha = random_tensor(d.heads.num_heads, 0.5f);
       }
+      if (d.fp8) {
+        for (Matrix* m : {&block.qkv, &block.up, &block.down}) to_fp8(*m);
+      }
       caches_.push_back(poisoned(cache_elements()));
     }
     rope_table_ = any_rope_table(kMaxContext, d.rotary_dim);
@@ -276,6 +306,10 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
             .in = in,
             .out = out};
   }
+  void to_fp8(Matrix& m) {
+    m.weight = tensor(rounded_to_fp8(m.weight.host, m.in));
+    m.fp8 = rows_to_fp8(m.weight, m.in);
+  }
   Norm norm(int dim) {
     return {.gamma = random_tensor(dim, 0.2f, 1.0f), .beta = random_tensor(dim, 0.2f)};
   }
@@ -287,7 +321,9 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
     return {.weight = m.weight.dev(),
             .bias = m.bias.host.empty() ? nullptr : m.bias.dev(),
             .in = m.in,
-            .out = m.out};
+            .out = m.out,
+            .fp8 = m.fp8.values.data(),
+            .fp8_scales = m.fp8.scales.as<float>()};
   }
   NormWeights dev(const Norm& n) const {
     const bool layer = GetParam().norm == NormKind::kLayer;
@@ -385,6 +421,9 @@ class DescribedBlocksTest : public KernelsTest, public ::testing::WithParamInter
     p.norm = norm.data(), p.qkv = qkv.data(), p.attention = attention.data();
     p.inner = inner.data(), p.attention_scratch = scratch.data();
     p.op_scratch = op_scratch.data();
+    const Buffer row_scales = poisoned_bytes(rows * sizeof(float));
+    const Buffer router_rows = poisoned(rows * dim);
+    if (d.fp8) p.row_scales = row_scales.as<float>(), p.router_rows = router_rows.data();
     run(kernels_->decoder_blocks(*stream_, p));
     return wanted.empty() ? floats(x.device) : floats(wanted_x);
   }
@@ -402,16 +441,21 @@ TEST_P(DescribedBlocksTest, PrefillAndDecodeAreThePlainTransformer) {
     GTEST_SKIP()
         << "in bfloat16 a token may choose other experts; kernels_experts_test.cpp chooses exactly";
   }
+  if (d.fp8 && !kernels_->multiplies_fp8_experts()) {
+    GTEST_SKIP() << "experts in 8 bits: this path has none";
+  }
+  // In 8 bits a number next to the middle of two is rounded to the one or the other, an eighth apart.
+  const double tolerance = is_f32() ? (d.fp8 ? 1e-2 : 1e-4) : (d.fp8 ? 5e-2 : 2.5e-2);
   constexpr int kPrompt = 37, kDecoded = 3, kTokens = kPrompt + kDecoded;
   const std::vector<float> embeddings = tensor(random_values(kTokens * d.dim)).host;
   Rows x;
   for (int t = 0; t < kTokens; ++t) {
     x.emplace_back(embeddings.begin() + t * d.dim, embeddings.begin() + (t + 1) * d.dim);
   }
-  const Rows expected = PlainTransformer(d, blocks_, rope_table_).run(x);
+  const Rows expected = PlainTransformer(d, blocks_, rope_table_).run(x, kPrompt);
   const auto close = [&](std::span<const float> actual, int token) {
     std::vector<float> row(expected[token].begin(), expected[token].end());
-    return rows_close(actual, row, d.dim, is_f32() ? 1e-4 : 2.5e-2);
+    return rows_close(actual, row, d.dim, tolerance);
   };
   const auto dim = static_cast<std::size_t>(d.dim);
   const std::vector<float> prefill = run_tokens(embeddings, 0, kPrompt, false);
@@ -470,6 +514,29 @@ INSTANTIATE_TEST_SUITE_P(
                     .num_experts = 4,
                     .experts_per_token = 4,
                     .scales_heads = true},
+        Description{.name = "moondream3_fp8",
+                    .rotary_dim = 32,
+                    .ff_dim = 64,
+                    .residual = Residual::kParallel,
+                    .norm = NormKind::kLayer,
+                    .ff = FeedForwardKind::kDense,
+                    .biases = true,
+                    .num_experts = 8,
+                    .experts_per_token = 3,
+                    .first_with_experts = 1,
+                    .scales_heads = true,
+                    .fp8 = true},
+        Description{.name = "parallel_all_experts_fp8",
+                    .residual = Residual::kParallel,
+                    .norm = NormKind::kLayer,
+                    .num_experts = 4,
+                    .experts_per_token = 4,
+                    .scales_heads = true,
+                    .fp8 = true},
+        Description{.name = "sequential_all_experts_fp8",
+                    .num_experts = 4,
+                    .experts_per_token = 4,
+                    .fp8 = true},
         Description{.name = "scaled_heads",
                     .rotary_dim = 32,
                     .residual = Residual::kParallel,

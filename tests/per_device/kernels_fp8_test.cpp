@@ -165,6 +165,14 @@ TEST_F(Fp8RowsTest, LayerNormEndsInThem) {
     p.y = rows.values.data();
     p.y_scales = rows.scales.as<float>();
     run(kernels_->norm(*stream_, p));
+    const auto bytes = download<std::uint8_t>(rows.values);
+    const Buffer as_they_are = poisoned(exact.size()), expected = poisoned(exact.size());
+    p.exact_y = as_they_are.data();
+    run(kernels_->norm(*stream_, p));
+    EXPECT_EQ(download<std::uint8_t>(rows.values), bytes) << "the same with exact rows beside them";
+    p.y = expected.data(), p.y_scales = nullptr, p.exact_y = nullptr;
+    run(kernels_->norm(*stream_, p));
+    EXPECT_TRUE(bits_equal(floats(as_they_are), floats(expected)));
     const std::vector<float> actual = numbers(rows, dim);
     EXPECT_EQ(rounded(actual, dim), actual) << "numbers of 8 bits";
     for (int r = 0; r < kRows; ++r) {

@@ -40,10 +40,12 @@ Status CpuKernels::norm(Stream& stream, const NormParams& params) {
   return enqueue_on_cpu(
       stream,
       [&ops = ops_](const NormParams& p) {
-        cpu::norm(ops, p);
-        if (p.y_scales == nullptr) return;
-        cpu::rows_to_fp8(ops.dtype, {.x = p.y,
-                                     .x_stride = p.y_stride,
+        if (p.y_scales == nullptr) return cpu::norm(ops, p);
+        NormParams exact = p;
+        if (p.exact_y != nullptr) exact.y = p.exact_y, exact.y_stride = p.dim;
+        cpu::norm(ops, exact);
+        cpu::rows_to_fp8(ops.dtype, {.x = exact.y,
+                                     .x_stride = exact.y_stride,
                                      .y = p.y,
                                      .y_stride = p.y_stride,
                                      .scales = p.y_scales,

@@ -32,6 +32,7 @@ struct Scratch {
     first = layout.take_array<std::int32_t>(experts + 1);
     rows_in_order = layout.take_array<T>(pairs * static_cast<std::size_t>(sizes.dim));
     inner = layout.take_array<T>(pairs * 2 * static_cast<std::size_t>(sizes.inner));
+    inner_scales = layout.take_array<float>(pairs);
   }
 
   BumpLayout layout;
@@ -41,6 +42,7 @@ struct Scratch {
   std::int32_t* first;   // place of each expert's first pair, then the number of pairs
   T* rows_in_order;      // [pairs, dim]: x of each pair, then its expert's output
   T* inner;              // [pairs, 2 * inner]
+  float* inner_scales;   // of `inner` in 8 bits
 };
 
 template <typename T>
@@ -61,8 +63,9 @@ class SortedRows {
     choose();
     sort();
     each_pair(dim_, [this](std::int64_t pair) {
+      const std::int64_t row = pair / ff_.experts_per_token;
       std::memcpy(s_.rows_in_order + s_.place[pair] * dim_,
-                  row_of(p_.x, pair / ff_.experts_per_token),
+                  is_fp8() ? fp8_row(row) : row_of(p_.x, row),
                   static_cast<std::size_t>(dim_) * sizeof(T));
     });
     multiply(ff_.up, s_.rows_in_order, dim_, s_.inner, ff_.up.out);
@@ -74,6 +77,15 @@ class SortedRows {
                 .dim = ff_.inner(),
                 .activation = ff_.activation,
                 .up_offset = ff_.up_offset});
+    if (is_fp8()) {
+      rows_to_fp8(ops_.dtype, {.x = s_.inner,
+                               .x_stride = ff_.up.out,
+                               .y = s_.inner,
+                               .y_stride = ff_.up.out,
+                               .scales = s_.inner_scales,
+                               .num_rows = static_cast<int>(num_pairs_),
+                               .dim = ff_.inner()});
+    }
     multiply(ff_.down, s_.inner, ff_.up.out, s_.rows_in_order, dim_);
     add();
   }
@@ -81,6 +93,12 @@ class SortedRows {
  private:
   const T* row_of(const void* rows, std::int64_t row) const {
     return static_cast<const T*>(rows) + (begin_ + row) * dim_;
+  }
+
+  // Rows in 8 bits have their scales multiplied in (fp8_rows.cpp), weights too.
+  bool is_fp8() const { return p_.x_fp8 != nullptr; }
+  const T* fp8_row(std::int64_t row) const {
+    return static_cast<const T*>(p_.x_fp8) + (begin_ + row) * p_.x_fp8_stride;
   }
 
   void read_logits() {
@@ -194,9 +212,9 @@ class SortedRows {
     for (std::int64_t i = 0; i < size; ++i) y[i] = rounded<T>(to_float(residual[i]) + sum[i]);
   }
 
-  static LinearWeights expert_of(const LinearWeights& first, int index) {
+  LinearWeights expert_of(const LinearWeights& first, int index) const {
     LinearWeights weights = first;
-    weights.weight = static_cast<const T*>(first.weight) +
+    weights.weight = static_cast<const T*>(is_fp8() ? first.fp8 : first.weight) +
                      static_cast<std::int64_t>(index) * first.in * first.out;
     return weights;
   }

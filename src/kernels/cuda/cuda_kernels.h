@@ -36,7 +36,7 @@ class CudaKernels : public Kernels {
   Status norm(Stream& stream, const NormParams& params) override;
   Status gate(Stream& stream, const GateParams& params) override;
   Status experts(Stream& stream, const ExpertsParams& params) override;
-  bool reads_fp8_experts() const override { return true; }
+  bool multiplies_fp8_experts() const override { return cuda::kPath.has_warpgroups; }
   Status scale_heads(Stream& stream, const ScaleHeadsParams& params) override;
   Status scale_rope_and_cache(Stream& stream, const ScaleHeadsParams& scale,
                               const RopeAndCacheParams& rope) override;

@@ -9,8 +9,7 @@
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 
-// [num_experts, out, in] weights of 1 or 2 bytes, rows 2 * in bytes apart, in boxes of box_rows rows of an expert by 64 columns
-// (kBoxColumns), swizzled over their 64 or 128 bytes. A box takes eight rows of each of `parts` equal parts of the matrix in turn, and
+// [num_experts, out, in] weights of 1 or 2 bytes, in boxes of box_rows rows of an expert by 128 bytes of columns, swizzled over these. A box takes eight rows of each of `parts` equal parts of the matrix in turn, and
 // has zeros for what the matrix has not. Its coordinates are: the column, 0, 0, the first of its eights in a part, the expert.
 // A part's rows and box_rows / parts are multiples of 8.
 StatusOr<CUtensorMap> make_expert_map(const void* weights, int element_bytes, int num_experts,

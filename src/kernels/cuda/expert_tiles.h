@@ -16,19 +16,21 @@ struct ExpertTile {
 };
 
 struct SortedProduct {
-  const Bf16* x;
+  const void* x;  // T, or with x_scales in 8 bits
   std::int64_t x_stride;
   // Row r of the sorted pairs is x[pairs_per_row > 0 ? order[r] / pairs_per_row : r].
   const std::int32_t* order;
   int pairs_per_row;
-  const char* weights;  // [experts, out, in], rows 2 * in bytes apart
-  const float* scales;  // [experts, out]; nullptr: weights are T
+  const float* x_scales;  // of rows of x; nullptr: x and weights are T
+  const void* weights;    // [experts, out, in], as x
+  const float* scales;    // [experts, out], with x_scales
   int num_experts, in, out;
   Bf16* y;  // [pairs, out], or of gated products [pairs, out / 2]
   std::int64_t y_stride;
   const ExpertTile* tiles;
   const std::int32_t* num_tiles;
-  // Of each tile: how many outputs of the gated product, of `inner`, lie in memory. Zeros before it. (By warps: nobody counts.)
+  // Of each tile: how many outputs of the gated product, of `inner`, lie in memory. Zeros before it. (By warps, and in 8 bits: nobody
+  // counts.)
   std::int32_t* num_stored;
   // Of gates.
   Activation activation;

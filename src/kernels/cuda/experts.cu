@@ -1,5 +1,6 @@
 // Experts (ExpertsParams), as six launches behind the router's product: choose, sort, up, gate, down and add. Where there are
-// warpgroups they make the products, of any number of rows (grouped_experts.h), the first of them with its gates. Elsewhere few rows
+// warpgroups they make the products, of any number of rows (grouped_experts.h), the first of them with its gates; of rows in 8 bits
+// a launch between the two rounds what the first left. Elsewhere few rows
 // are few_row_experts.cu's. A prefill's router is launched here, too; its first half is all up to sorting, a decode step's all up to down.
 //
 // A pair is a row and one of its experts; pair number row * experts_per_token + i is the row's i-th
@@ -56,6 +57,7 @@ struct Scratch {
     num_stored = layout.take_array<std::int32_t>(static_cast<std::size_t>(max_tiles));
     inner_stride = kIsGrouped ? sizes.inner : 2 * sizes.inner;
     inner = layout.take_array<Bf16>(pairs * static_cast<std::size_t>(inner_stride));
+    inner_scales = layout.take_array<float>(kIsGrouped ? pairs : 0);
     out = layout.take_array<Bf16>(pairs * static_cast<std::size_t>(sizes.dim));
   }
 
@@ -68,6 +70,7 @@ struct Scratch {
   std::int32_t* num_tiles;
   std::int32_t* num_stored;  // SortedProduct's
   Bf16* inner;               // [pairs, inner_stride], sorted; if kIsGrouped: gated
+  float* inner_scales;       // of `inner` while it is in 8 bits
   Bf16* out;                 // [pairs, dim], sorted
   int inner_stride;
   int tile_rows, max_tiles;
@@ -221,12 +224,15 @@ __global__ void __launch_bounds__(kAddThreads, 4) add_kernel(ExpertsParams p, Sc
   }
 }
 
-SortedProduct up_product(const FeedForward& ff, const Bf16* x, const Scratch& s) {
-  return {.x = x,
-          .x_stride = ff.up.in,
+SortedProduct up_product(const ExpertsParams& params, const Scratch& s) {
+  const FeedForward& ff = params.ff;
+  const bool is_fp8 = params.x_fp8 != nullptr;
+  return {.x = is_fp8 ? params.x_fp8 : params.x,
+          .x_stride = is_fp8 ? params.x_fp8_stride : ff.up.in,
           .order = s.order,
           .pairs_per_row = ff.experts_per_token,
-          .weights = static_cast<const char*>(ff.up.weight),
+          .x_scales = is_fp8 ? params.x_scales : nullptr,
+          .weights = is_fp8 ? ff.up.fp8 : ff.up.weight,
           .scales = ff.up.fp8_scales,
           .num_experts = ff.num_experts,
           .in = ff.up.in,
@@ -240,11 +246,18 @@ SortedProduct up_product(const FeedForward& ff, const Bf16* x, const Scratch& s)
           .up_offset = ff.up_offset};
 }
 
-SortedProduct down_product(const FeedForward& ff, const Scratch& s) {
-  SortedProduct down = up_product(ff, s.inner, s);
-  down.x_stride = s.inner_stride;
+// Inner rows in 8 bits begin where they do in T.
+constexpr int kFp8PerT = static_cast<int>(sizeof(Bf16));
+
+SortedProduct down_product(const ExpertsParams& params, const Scratch& s) {
+  const FeedForward& ff = params.ff;
+  const bool is_fp8 = params.x_fp8 != nullptr;
+  SortedProduct down = up_product(params, s);
+  down.x = s.inner;
+  down.x_stride = is_fp8 ? kFp8PerT * s.inner_stride : s.inner_stride;
+  down.x_scales = is_fp8 ? s.inner_scales : nullptr;
   down.pairs_per_row = 0;
-  down.weights = static_cast<const char*>(ff.down.weight);
+  down.weights = is_fp8 ? ff.down.fp8 : ff.down.weight;
   down.scales = ff.down.fp8_scales;
   down.in = ff.down.in, down.out = ff.down.out;
   down.y = s.out;
@@ -254,26 +267,35 @@ SortedProduct down_product(const FeedForward& ff, const Scratch& s) {
 
 // The products, by warpgroups or not. Templates, so that a path compiles only the one that it calls: the other's kernels do not exist there.
 template <typename S>
-Status multiply_sorted_by_warpgroups(Stream& stream, const FeedForward& ff, const Bf16* x,
-                                     const S& s) {
-  GAPLESS_RETURN_IF_ERROR(multiply_grouped_and_gate(stream, up_product(ff, x, s), s.max_tiles));
-  return multiply_grouped(stream, down_product(ff, s), s.max_tiles);
+Status multiply_sorted_by_warpgroups(Stream& stream, const ExpertsParams& params, const S& s) {
+  const FeedForward& ff = params.ff;
+  GAPLESS_RETURN_IF_ERROR(multiply_grouped_and_gate(stream, up_product(params, s), s.max_tiles));
+  if (params.x_fp8 != nullptr) {
+    GAPLESS_RETURN_IF_ERROR(rows_to_fp8(stream, {.x = s.inner,
+                                                 .x_stride = s.inner_stride,
+                                                 .y = s.inner,
+                                                 .y_stride = kFp8PerT * s.inner_stride,
+                                                 .scales = s.inner_scales,
+                                                 .num_rows = params.num_rows * ff.experts_per_token,
+                                                 .dim = ff.inner()}));
+  }
+  return multiply_grouped(stream, down_product(params, s), s.max_tiles);
 }
 
 template <typename S>
-Status multiply_sorted_by_warps(Stream& stream, const FeedForward& ff, const Bf16* x, int pairs,
-                                const S& s) {
+Status multiply_sorted_by_warps(Stream& stream, const ExpertsParams& params, const S& s) {
+  const FeedForward& ff = params.ff;
   GAPLESS_RETURN_IF_ERROR(
-      multiply_by_warps(stream, up_product(ff, x, s), s.tile_rows, s.max_tiles));
+      multiply_by_warps(stream, up_product(params, s), s.tile_rows, s.max_tiles));
   GAPLESS_RETURN_IF_ERROR(gate(stream, {.x = s.inner,
                                         .x_stride = ff.up.out,
                                         .y = s.inner,
                                         .y_stride = ff.up.out,
-                                        .num_rows = pairs,
+                                        .num_rows = params.num_rows * ff.experts_per_token,
                                         .dim = ff.inner(),
                                         .activation = ff.activation,
                                         .up_offset = ff.up_offset}));
-  return multiply_by_warps(stream, down_product(ff, s), s.tile_rows, s.max_tiles);
+  return multiply_by_warps(stream, down_product(params, s), s.tile_rows, s.max_tiles);
 }
 
 // Chooses and sorts.
@@ -293,12 +315,10 @@ Status sort_rows(Stream& stream, const ExpertsParams& params, const S& s) {
 
 template <typename S>
 Status multiply_sorted(Stream& stream, const ExpertsParams& params, const S& s) {
-  const auto* x = static_cast<const Bf16*>(params.x);
   if constexpr (kIsGrouped) {
-    return multiply_sorted_by_warpgroups(stream, params.ff, x, s);
+    return multiply_sorted_by_warpgroups(stream, params, s);
   } else {
-    return multiply_sorted_by_warps(stream, params.ff, x,
-                                    params.num_rows * params.ff.experts_per_token, s);
+    return multiply_sorted_by_warps(stream, params, s);
   }
 }
 
@@ -325,9 +345,16 @@ Status experts(Stream& stream, const ExpertsParams& without_logits) {
         ff.experts_per_token, ff.num_experts, ff.up.in, ff.inner(), kMaxExpertsPerToken,
         kMaxExperts);
   }
-  if (ff.up.fp8_scales != nullptr && (ff.up.in % 16 != 0 || ff.inner() % 16 != 0)) {
-    return invalid_argument("experts in 8 bits: widths {} and {}, not in 16s", ff.up.in,
-                            ff.inner());
+  if (params.x_fp8 != nullptr) {
+    if (!kIsGrouped || ff.up.fp8 == nullptr || ff.down.fp8 == nullptr) {
+      return invalid_argument("experts in 8 bits: {}", kIsGrouped
+                                                           ? "their weights have no copies"
+                                                           : "this GPU has no such products");
+    }
+    if (ff.up.in % 16 != 0 || ff.inner() % 16 != 0 || params.x_fp8_stride % 16 != 0) {
+      return invalid_argument("experts in 8 bits: widths {} and {}, rows {} apart, not in 16s",
+                              ff.up.in, ff.inner(), params.x_fp8_stride);
+    }
   }
   const ExpertSizes sizes = expert_sizes(ff);
   BumpLayout layout(params.scratch);

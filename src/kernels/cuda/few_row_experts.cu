@@ -22,7 +22,6 @@
 #include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/expert_choice.cuh"
 #include "kernels/cuda/device/expert_product.cuh"
-#include "kernels/cuda/device/expert_weights.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/few_row_experts.h"
@@ -40,19 +39,18 @@ static_assert(kProductWarps == kNumSlices);
 constexpr int kHalfTile = kTileRows / 2;
 constexpr int kMaxFewPairs = kMaxFewRows * kMaxExpertsPerToken;
 constexpr int kStageRowBytes = 1024;
+constexpr int kElementBytes = static_cast<int>(sizeof(Bf16));
 // Rows in shared memory lie further on in the banks than the row before, by what four lanes read of one: an
 // access of a warp meets 128 bytes of two rows or of four at a time.
 constexpr int row_pitch(int row_bytes, int lane_bytes) {
   return row_bytes + 4 * lane_bytes;
 }
 
-template <typename Weights>
-struct StageOf {
-  static constexpr int kColumns = kStageRowBytes / Weights::kElementBytes;
+struct Stage {
+  static constexpr int kColumns = kStageRowBytes / kElementBytes;
   static constexpr int kChunks = kColumns / kChunkColumns;
-  static constexpr int kPitch =
-      row_pitch(kStageRowBytes, static_cast<int>(sizeof(typename Weights::Raw)));
-  static constexpr int kXPitch = row_pitch(kColumns * static_cast<int>(sizeof(Bf16)), 16);
+  static constexpr int kPitch = row_pitch(kStageRowBytes, 16);
+  static constexpr int kXPitch = row_pitch(kColumns * kElementBytes, 16);
   static constexpr int kX = kTileRows * kPitch;
   static constexpr int kBytes = kX + kMaxFewRows * kXPitch;
 };
@@ -71,9 +69,8 @@ struct Route {
 static_assert(kMaxFewRows <= 32 && kMaxExperts <= 256 && kMaxFewPairs <= 256);
 
 // Shared memory of a block, in bytes.
-template <typename Weights>
 struct FewLayout {
-  static constexpr int kStageBytes = StageOf<Weights>::kBytes;
+  static constexpr int kStageBytes = Stage::kBytes;
   // Sums of the warps, of two passes.
   static constexpr int kSumsBytes = kProductWarps * kMaxFewRows * kTileRows * 4;
   static constexpr int kOutBytes = kMaxFewRows * kTileRows * 4;  // sums over experts
@@ -94,8 +91,7 @@ struct FewExperts {
   int num_rows;
   int num_experts;
   int per_token;
-  const char* weights;  // [num_experts, out, in], rows 2 * in bytes apart
-  const float* scales;  // [num_experts, out]; nullptr: weights are T
+  const Bf16* weights;  // [num_experts, out, in]
   int out;
   int in;
   const Bf16* x;  // up: [num_rows, in]; down: [places, in]
@@ -151,7 +147,6 @@ __device__ void find_route(const FewExperts& p, Route& route) {
 }
 
 // The stages of all passes, in order. Copying and computing warps walk alike.
-template <typename Weights>
 struct FewWalk {
   const Route& route;
   int in;         // columns
@@ -163,13 +158,13 @@ struct FewWalk {
   __device__ int expert() const { return route.experts[index]; }
   __device__ int num_rows() const { return __popc(route.rows_of[expert()]); }
   __device__ int place() const { return route.first_place[expert()]; }
-  __device__ int num_columns() const { return min(StageOf<Weights>::kColumns, in - begin); }
-  __device__ bool ends_pass() const { return begin + StageOf<Weights>::kColumns >= in; }
-  __device__ int slot() const { return step % FewLayout<Weights>::kNumStages; }
-  __device__ int turn() const { return step / FewLayout<Weights>::kNumStages; }
+  __device__ int num_columns() const { return min(Stage::kColumns, in - begin); }
+  __device__ bool ends_pass() const { return begin + Stage::kColumns >= in; }
+  __device__ int slot() const { return step % FewLayout::kNumStages; }
+  __device__ int turn() const { return step / FewLayout::kNumStages; }
   __device__ void advance() {
     ++step;
-    begin += StageOf<Weights>::kColumns;
+    begin += Stage::kColumns;
     if (begin < in) return;
     begin = 0;
     ++index;
@@ -202,12 +197,11 @@ __device__ void copy_rows(std::uint32_t to, int pitch, int num_rows, int bytes,
   }
 }
 
-template <bool kUp, typename Weights>
+template <bool kUp>
 class FewStages {
  public:
-  using Walk = FewWalk<Weights>;
-  using Stage = StageOf<Weights>;
-  using L = FewLayout<Weights>;
+  using Walk = FewWalk;
+  using L = FewLayout;
 
   __device__ FewStages(const FewExperts& p, const Route& route, std::uint32_t shared)
       : p_(p), route_(route), shared_(shared) {}
@@ -241,30 +235,29 @@ class FewStages {
   __device__ void copy_weights(const Walk& walk) const {
     // The tile is two times eight rows of the matrix. The last one of `down` may lack the second eight.
     const int num_rows = matrix_row<kUp>(p_, kHalfTile) < p_.out ? kTileRows : kHalfTile;
-    const int bytes = walk.num_columns() * Weights::kElementBytes;
+    const int bytes = walk.num_columns() * kElementBytes;
     const std::uint32_t barrier = full(walk.slot());
     if (threadIdx.x % kWarp == 0) {
-      const int x_bytes = walk.num_columns() * static_cast<int>(sizeof(Bf16));
+      const int x_bytes = walk.num_columns() * kElementBytes;
       expect_copies(barrier, num_rows * bytes + walk.num_rows() * x_bytes);
     }
     __syncwarp();
-    const std::int64_t row_bytes = std::int64_t{2} * p_.in;
-    const char* const columns = p_.weights + walk.expert() * p_.out * row_bytes +
-                                std::int64_t{walk.begin} * Weights::kElementBytes;
+    const Bf16* const columns =
+        p_.weights + std::int64_t{walk.expert()} * p_.out * p_.in + walk.begin;
     copy_rows<Reading::kOnce>(
         stage(walk.slot()), Stage::kPitch, num_rows, bytes, barrier,
-        [&](int row) { return columns + matrix_row<kUp>(p_, row) * row_bytes; });
+        [&](int row) { return columns + std::int64_t{matrix_row<kUp>(p_, row)} * p_.in; });
   }
 
   __device__ void copy_x(const Walk& walk) const {
     const std::uint32_t barrier = full(walk.slot());
-    copy_rows<Reading::kOften>(
-        stage(walk.slot()) + Stage::kX, Stage::kXPitch, walk.num_rows(),
-        walk.num_columns() * static_cast<int>(sizeof(Bf16)), barrier, [&](int row) {
-          const int place = walk.place() + row;
-          const int x_row = kUp ? route_.pair_at[place] / p_.per_token : place;
-          return p_.x + std::int64_t{x_row} * p_.in + walk.begin;
-        });
+    copy_rows<Reading::kOften>(stage(walk.slot()) + Stage::kX, Stage::kXPitch, walk.num_rows(),
+                               walk.num_columns() * kElementBytes, barrier, [&](int row) {
+                                 const int place = walk.place() + row;
+                                 const int x_row =
+                                     kUp ? route_.pair_at[place] / p_.per_token : place;
+                                 return p_.x + std::int64_t{x_row} * p_.in + walk.begin;
+                               });
     complete_copies(barrier);
   }
 
@@ -274,22 +267,15 @@ class FewStages {
 };
 
 // Eight elements of a row in a stage.
-template <typename Weights>
 __device__ __forceinline__ uint4 read_weights(std::uint32_t address) {
-  std::uint32_t raw[sizeof(typename Weights::Raw) / 4];
+  std::uint32_t raw[4];
   load_shared(raw, address);
-  if constexpr (Weights::kElementBytes == 1) {
-    return Weights::widen(uint2{raw[0], raw[1]});
-  } else {
-    return Weights::widen(uint4{raw[0], raw[1], raw[2], raw[3]});
-  }
+  return {raw[0], raw[1], raw[2], raw[3]};
 }
 
 // The sums of a warp's slice of a stage's columns.
-template <typename Weights>
 __device__ __forceinline__ void multiply_few(float (&sums)[4], std::uint32_t stage, int num_columns,
                                              int num_rows) {
-  using Stage = StageOf<Weights>;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const std::uint32_t weights = stage + lane / 4 * Stage::kPitch;
   const std::uint32_t x_row = stage + Stage::kX + lane / 4 * Stage::kXPitch;
@@ -302,10 +288,10 @@ __device__ __forceinline__ void multiply_few(float (&sums)[4], std::uint32_t sta
       uint4 low = {}, high = {};
       std::uint32_t x[4] = {};
       if (column < num_columns) {
-        const std::uint32_t from = weights + column * Weights::kElementBytes;
-        low = read_weights<Weights>(from);
-        high = read_weights<Weights>(from + kHalfTile * Stage::kPitch);
-        if (lane / 4 < num_rows) load_shared(x, x_row + column * static_cast<int>(sizeof(Bf16)));
+        const std::uint32_t from = weights + column * kElementBytes;
+        low = read_weights(from);
+        high = read_weights(from + kHalfTile * Stage::kPitch);
+        if (lane / 4 < num_rows) load_shared(x, x_row + column * kElementBytes);
       }
       multiply_step(sums, low, high, {x[0], x[1], x[2], x[3]});
     }
@@ -314,20 +300,19 @@ __device__ __forceinline__ void multiply_few(float (&sums)[4], std::uint32_t sta
 
 // The computing warps. use(walk, row of the pass, row of the tile, sum) is called by the first two warps
 // together, also for rows that the pass does not have.
-template <bool kUp, typename Weights, typename Use>
+template <bool kUp, typename Use>
 __device__ void multiply_passes(const FewExperts& p, const Route& route,
-                                const FewStages<kUp, Weights>& stages, float* sums_buffer,
-                                const Use& use) {
+                                const FewStages<kUp>& stages, float* sums_buffer, const Use& use) {
   constexpr int kSums = kMaxFewRows * kTileRows;  // of a warp
   static_assert(kSums % kWarp == 0 && kSums <= kFewComputeThreads);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int own_row = threadIdx.x / kTileRows, own_tile_row = threadIdx.x % kTileRows;
   float sums[4] = {};
   int pass = 0;
-  for (FewWalk<Weights> walk{route, p.in}; !walk.is_done(); walk.advance()) {
+  for (FewWalk walk{route, p.in}; !walk.is_done(); walk.advance()) {
     const int slot = walk.slot();
     wait_barrier(stages.full(slot), walk.turn() & 1);
-    multiply_few<Weights>(sums, stages.stage(slot), walk.num_columns(), walk.num_rows());
+    multiply_few(sums, stages.stage(slot), walk.num_columns(), walk.num_rows());
     __syncwarp();
     if (lane == 0) arrive(stages.empty(slot));
     if (!walk.ends_pass()) continue;
@@ -345,23 +330,19 @@ __device__ void multiply_passes(const FewExperts& p, const Route& route,
     float sum = 0;
 #pragma unroll
     for (int w = 0; w < kProductWarps; ++w) sum += buffer[w * kSums + threadIdx.x];
-    if (p.scales != nullptr) {
-      const int row = matrix_row<kUp>(p, own_tile_row);
-      if (row < p.out) sum *= p.scales[std::int64_t{walk.expert()} * p.out + row];
-    }
     use(walk, own_row, own_tile_row, sum);
   }
 }
 
 // Blocks: x = tile.
-template <bool kUp, typename Weights>
+template <bool kUp>
 __global__ void __launch_bounds__(kFewThreads, 2) few_row_experts_kernel(FewExperts p) {
-  using L = FewLayout<Weights>;
+  using L = FewLayout;
   extern __shared__ __align__(16) char raw_shared[];
   Route& route = *reinterpret_cast<Route*>(raw_shared + L::kRoute);
   auto* const sums_buffer = reinterpret_cast<float*>(raw_shared + L::kSums);
   auto* const out = reinterpret_cast<float*>(raw_shared + L::kOut);
-  const FewStages<kUp, Weights> stages(p, route, shared_address(raw_shared));
+  const FewStages<kUp> stages(p, route, shared_address(raw_shared));
   if constexpr (kUp) wait_for_predecessor();
   let_successor_start();
   if (threadIdx.x == 0) {
@@ -381,9 +362,8 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_row_experts_kernel(FewExpe
     return;
   }
   wait_for_predecessor();
-  multiply_passes<kUp, Weights>(
-      p, route, stages, sums_buffer,
-      [&](const FewWalk<Weights>& walk, int row, int tile_row, float sum) {
+  multiply_passes<kUp>(
+      p, route, stages, sums_buffer, [&](const FewWalk& walk, int row, int tile_row, float sum) {
         const int place = walk.place() + row;
         if constexpr (kUp) {
           // Of a gate: its up lies eight lanes on.
@@ -410,24 +390,17 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_row_experts_kernel(FewExpe
   }
 }
 
-template <bool kUp, typename Weights>
+template <bool kUp>
 Status launch_few(const char* name, Stream& stream, int num_tiles, const FewExperts& params) {
   const LaunchShape shape{.grid = dim3(static_cast<unsigned>(num_tiles)),
                           .block = dim3(kFewThreads),
-                          .shared_bytes = FewLayout<Weights>::kBytes};
-  return launch(name, stream, shape, few_row_experts_kernel<kUp, Weights>, params);
-}
-
-template <bool kUp>
-Status launch_few(const char* name, Stream& stream, int num_tiles, const FewExperts& params) {
-  return params.scales == nullptr ? launch_few<kUp, NativeExperts>(name, stream, num_tiles, params)
-                                  : launch_few<kUp, Fp8Experts>(name, stream, num_tiles, params);
+                          .shared_bytes = FewLayout::kBytes};
+  return launch(name, stream, shape, few_row_experts_kernel<kUp>, params);
 }
 
 // Weights and what x and y are as wide as.
 void set_weights(FewExperts& p, const LinearWeights& weights) {
-  p.weights = static_cast<const char*>(weights.weight);
-  p.scales = weights.fp8_scales;
+  p.weights = static_cast<const Bf16*>(weights.weight);
   p.out = weights.out;
   p.in = weights.in;
 }

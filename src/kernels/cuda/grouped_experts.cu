@@ -3,18 +3,22 @@
 //   item   = 64 rows for each warpgroup of an expert's matrix by one of its tiles, up to 128 rows of x. A block takes every
 //            gridDim.x-th; the blocks of one tile follow each other, so that its rows of x are in the
 //            second-level cache.
-//   stage  = 64 columns of both, in a ring of shared memory that runs on from item to item.
+//   stage  = 128 bytes of columns of both, in a ring of shared memory that runs on from item to item.
 //   block  = warpgroups that multiply 64 rows of the matrix each, as A, with all rows of x, as B, and four warps that
 //            copy: one asks the copy engine for boxes of the matrix, two bring rows of x, which lie anywhere.
 //
-// Columns are added up as they lie, 16 at a time, each output in one register from first to last. So an output's bits
+// Columns are added up as they lie, 32 bytes at a time, each output in one register from first to last. So an output's bits
 // depend neither on the tile nor on the number of warpgroups.
+//
+// Both operands are T, or both are in 8 bits (e4m3) with a scale for each of their rows. A stage then has twice the columns; nothing
+// else is different until the sums are there.
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/barriers.cuh"
 #include "kernels/cuda/device/copies.cuh"
-#include "kernels/cuda/device/expert_weights.cuh"
+#include "kernels/cuda/device/fp8_conversion.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/register_exchange.cuh"
 #include "kernels/cuda/device/wgmma_of_shared.cuh"
@@ -29,13 +33,12 @@ namespace {
 constexpr int kCopyWarps = 4;  // a warpgroup: one asks for boxes, two copy x
 constexpr int kXWarps = 2;
 constexpr int kXThreads = kXWarps * kWarp;
-constexpr int kStageColumns = 64;
-constexpr int kInstructionColumns = 16;
-constexpr int kInstructions = kStageColumns / kInstructionColumns;  // of a stage
-constexpr int kInstructionBytes = kInstructionColumns * static_cast<int>(sizeof(Bf16));
-constexpr int kGroupRows = 64;  // of a warpgroup's A
-constexpr int kXRowBytes = kStageColumns * static_cast<int>(sizeof(Bf16));
-constexpr int kXBytes = kGroupedRows * kXRowBytes;
+constexpr int kRowBytes = 128;                                // of a stage's columns
+constexpr int kInstructionBytes = 32;                         // of these
+constexpr int kInstructions = kRowBytes / kInstructionBytes;  // of a stage
+constexpr int kPieceBytes = 16;                               // that are copied at once
+constexpr int kGroupRows = 64;                                // of a warpgroup's A
+constexpr int kXBytes = kGroupedRows * kRowBytes;
 constexpr int kStageAlignment = 1024;   // of swizzled operands
 constexpr int kStagingBytes = 8 << 10;  // of a warpgroup's outputs on their way to memory
 
@@ -51,7 +54,13 @@ struct GroupedRegisters<4> {
   static constexpr int kStart = 96, kCompute = 104, kCopy = 64;
 };
 
-template <typename Weights, int kGroups>
+// Of an operand's numbers.
+template <typename Element>
+constexpr bool kIsFp8 = sizeof(Element) == 1;
+template <typename Element>
+constexpr int kStageColumns = kRowBytes / static_cast<int>(sizeof(Element));
+
+template <int kGroups>
 struct GroupedLayout {
   static constexpr int kRows = kGroups * kGroupRows;  // of an item's part of the matrix
   static constexpr int kComputeWarps = kGroups * 4;
@@ -59,22 +68,15 @@ struct GroupedLayout {
   using Registers = GroupedRegisters<kGroups>;
   static_assert(kComputeWarps * Registers::kCompute + kCopyWarps * Registers::kCopy <=
                 (kComputeWarps + kCopyWarps) * Registers::kStart);
-  static constexpr int kRowBytes = kStageColumns * Weights::kElementBytes;
   static constexpr int kBoxBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kBoxBytes;
-  // Where warpgroups widen 8-bit weights, a stage's and the next one's.
-  static constexpr int kWidened = Weights::kElementBytes == 1 ? 2 : 0;
-  static constexpr int kWideGroupBytes = kGroupRows * kXRowBytes;
-  static constexpr int kWideBytes = kWidened * kGroups * kWideGroupBytes;
-  // Where a warpgroup's outputs become whole rows: what it widens into serves, too.
-  static_assert(kStagingBytes <= kWideGroupBytes);
-  static constexpr int kStoreBytes = kWidened > 0 ? 0 : kGroups* kStagingBytes;
+  // Where a warpgroup's outputs become whole rows.
+  static constexpr int kStoreBytes = kGroups * kStagingBytes;
   static constexpr int kBarrierBytes = 256;
   static constexpr int kStages =
-      (kLargestSharedBytes - kStageAlignment - kWideBytes - kStoreBytes - kBarrierBytes) /
-      kStageBytes;
+      (kLargestSharedBytes - kStageAlignment - kStoreBytes - kBarrierBytes) / kStageBytes;
   static constexpr int kBytes =
-      kStageAlignment + kStages * kStageBytes + kWideBytes + kStoreBytes + kBarrierBytes;
+      kStageAlignment + kStages * kStageBytes + kStoreBytes + kBarrierBytes;
   static_assert(kStages * 2 * 8 <= kBarrierBytes && kStageBytes % kStageAlignment == 0);
 };
 
@@ -84,8 +86,7 @@ class GroupedRing {
  public:
   __device__ explicit GroupedRing(std::uint32_t shared)
       : stages_((shared + kStageAlignment - 1) / kStageAlignment * kStageAlignment),
-        barriers_(stages_ + Layout::kStages * Layout::kStageBytes + Layout::kWideBytes +
-                  Layout::kStoreBytes) {}
+        barriers_(stages_ + Layout::kStages * Layout::kStageBytes + Layout::kStoreBytes) {}
 
   __device__ void init() const {
     for (int i = 0; i < Layout::kStages; ++i) {
@@ -95,14 +96,8 @@ class GroupedRing {
   }
   __device__ std::uint32_t x(int stage) const { return stages_ + stage * Layout::kStageBytes; }
   __device__ std::uint32_t weights(int stage) const { return x(stage) + kXBytes; }
-  // A warpgroup's widened weights, one of two.
-  __device__ std::uint32_t wide(int group, int which) const {
-    return stages_ + Layout::kStages * Layout::kStageBytes +
-           (group * Layout::kWidened + which) * Layout::kWideGroupBytes;
-  }
   // Of a warpgroup's outputs.
   __device__ std::uint32_t staging(int group) const {
-    if constexpr (Layout::kWidened > 0) return wide(group, 0);
     return stages_ + Layout::kStages * Layout::kStageBytes + group * kStagingBytes;
   }
   __device__ std::uint32_t full(int stage) const { return barriers_ + stage * 16; }
@@ -116,10 +111,8 @@ class GroupedRing {
 template <typename Layout>
 struct RingPlace {
   int stage = 0, turn = 0;
-  int which = 0;  // of the widened
 
   __device__ __forceinline__ void advance() {
-    which ^= 1;
     if (++stage < Layout::kStages) return;
     stage = 0;
     turn ^= 1;
@@ -157,7 +150,7 @@ __device__ __forceinline__ void copy_expert_box(std::uint32_t to, const CUtensor
 }
 
 // One thread: the matrix.
-template <typename Layout, bool kGates>
+template <typename Element, typename Layout, bool kGates>
 __device__ __forceinline__ void copy_weights(const SortedProduct& p, const CUtensorMap* map,
                                              GroupedRing<Layout> ring, int num_items) {
   using Grid = ItemGrid<Layout, kGates>;
@@ -166,7 +159,7 @@ __device__ __forceinline__ void copy_weights(const SortedProduct& p, const CUten
   for (int item = blockIdx.x; item < num_items; item += gridDim.x) {
     const int expert = p.tiles[item / columns].expert;
     const int eight = item % columns * (Grid::kOutputs / 8);
-    for (int column = 0; column < p.in; column += kStageColumns) {
+    for (int column = 0; column < p.in; column += kStageColumns<Element>) {
       wait_barrier(ring.empty(place.stage), place.turn ^ 1);
       const std::uint32_t full = ring.full(place.stage);
       arrive_expecting(full, Layout::kBoxBytes);
@@ -199,37 +192,47 @@ __device__ __forceinline__ void wait_for_rows(const SortedProduct& p, int tile) 
   __syncwarp();
 }
 
+// Which row of x a sorted row is.
+__device__ __forceinline__ int row_of_x(const SortedProduct& p, int at) {
+  return p.pairs_per_row > 0 ? p.order[at] / p.pairs_per_row : at;
+}
+
 // kXThreads threads: rows of x. What a tile lacks stays as it is in the stage, and so do sums that nobody stores.
-template <typename Layout, bool kGates>
+template <typename Element, typename Layout, bool kGates>
 __device__ __forceinline__ void copy_x(const SortedProduct& p, GroupedRing<Layout> ring,
                                        int num_items, int thread) {
-  constexpr int kPieces = kXRowBytes / 16;  // of a row
+  constexpr int kPieces = kRowBytes / kPieceBytes;  // of a row
   constexpr int kStep = kXThreads / kPieces, kTurns = kGroupedRows / kStep;
   static_assert(kStep % 8 == 0);  // all of a thread's rows are swizzled alike
   const int columns = ItemGrid<Layout, kGates>::columns(p.out);
   const int first = thread / kPieces, piece = thread % kPieces;
-  const int place_in_stage = first * kXRowBytes + (piece ^ wgmma_swizzle<kXRowBytes>(first)) * 16;
-  const auto row_pieces = static_cast<std::uint32_t>(p.x_stride / kVector);
+  const int place_in_stage =
+      first * kRowBytes + (piece ^ wgmma_swizzle<kRowBytes>(first)) * kPieceBytes;
+  const auto* const x = static_cast<const char*>(p.x);
+  constexpr int kElementBytes = static_cast<int>(sizeof(Element));
+  const auto row_pieces = static_cast<std::uint32_t>(p.x_stride * kElementBytes / kPieceBytes);
   RingPlace<Layout> place;
   for (int item = blockIdx.x; item < num_items; item += gridDim.x) {
     const ExpertTile tile = p.tiles[item / columns];
-    if constexpr (!kGates) wait_for_rows(p, item / columns);
+    if constexpr (!kGates && !kIsFp8<Element>) wait_for_rows(p, item / columns);
     std::uint32_t rows[kTurns];  // where they begin, in pieces
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
-      const int at = tile.first + min(first + i * kStep, tile.count - 1);
-      rows[i] = row_pieces * (p.pairs_per_row > 0 ? p.order[at] / p.pairs_per_row : at);
+      rows[i] = row_pieces * row_of_x(p, tile.first + min(first + i * kStep, tile.count - 1));
     }
     const int turns = (tile.count - first + kStep - 1) / kStep;
-    for (int column = piece * kVector; column < p.in + piece * kVector; column += kStageColumns) {
+    const int row_bytes = p.in * kElementBytes;
+    for (int begin = 0; begin < row_bytes; begin += kRowBytes) {
       wait_barrier(ring.empty(place.stage), place.turn ^ 1);
-      const bool exists = column < p.in;
-      const Bf16* const from = exists ? p.x + column : p.x;
+      const int byte = begin + piece * kPieceBytes;
+      const bool exists = byte < row_bytes;
+      const char* const from = exists ? x + byte : x;
       const std::uint32_t to = ring.x(place.stage) + place_in_stage;
 #pragma unroll
       for (int i = 0; i < kTurns; ++i) {
         if (i >= turns) break;
-        copy_async_16(to + i * kStep * kXRowBytes, from + std::uint64_t{rows[i]} * kVector, exists);
+        copy_async_16(to + i * kStep * kRowBytes, from + std::uint64_t{rows[i]} * kPieceBytes,
+                      exists);
       }
       const std::uint32_t full = ring.full(place.stage);
       tie_async_copies(full);
@@ -250,13 +253,41 @@ __device__ __forceinline__ void store_matrices_transposed(std::uint32_t address,
                : "memory");
 }
 
+// Scales of a tile's rows of x, spread over a warp: lane l has those of rows l, l + 32 and so on.
+template <int kRows>
+class RowScales {
+ public:
+  __device__ __forceinline__ RowScales(const SortedProduct& p, const ExpertTile& tile) {
+#pragma unroll
+    for (int i = 0; i < kRows / kWarp; ++i) {
+      const int row = static_cast<int>(threadIdx.x) % kWarp + i * kWarp;
+      own_[i] = p.x_scales[row_of_x(p, tile.first + min(row, tile.count - 1))];
+    }
+  }
+
+  // By all lanes: of row `eight` + `of_eight`, which is the lane's to choose. `eight`: a multiple of 8 that all lanes have in common.
+  __device__ __forceinline__ float of(int eight, int of_eight) const {
+    return __shfl_sync(kFullWarp, own_[eight / kWarp], eight % kWarp + of_eight);
+  }
+
+ private:
+  float own_[kRows / kWarp];
+};
+
+// Of rows in T.
+struct NoRowScales {
+  __device__ __forceinline__ NoRowScales(const SortedProduct&, const ExpertTile&) {}
+  __device__ __forceinline__ float of(int, int) const { return 1; }
+};
+
 // A warpgroup's sums, by way of shared memory, so that whole rows of its outputs go to memory. A thread has two rows of the matrix
 // (lane / 4 and + 8 of its warp's 16) by two rows of x of each eight; stored transposed, eight by eight, a row of x has eight
 // outputs side by side. The pieces of 16 bytes are swizzled: eight rows' pieces lie in all banks.
-template <typename Layout, bool kGates, int kRows>
+template <typename Element, typename Layout, bool kGates, int kRows, typename XScales>
 __device__ __forceinline__ void store_sums(const SortedProduct& p, const ExpertTile& tile,
                                            int item_column, const float (&sums)[kRows / 2],
-                                           std::uint32_t staging, int group) {
+                                           const XScales& x_scales, std::uint32_t staging,
+                                           int group) {
   using Grid = ItemGrid<Layout, kGates>;
   constexpr int kHalves = kGates ? 1 : 2;  // eights of outputs of a warp
   constexpr int kGroupWarps = 4, kGroupThreads = kGroupWarps * kWarp;
@@ -268,7 +299,7 @@ __device__ __forceinline__ void store_sums(const SortedProduct& p, const ExpertT
   const int first = group_first + warp * 8 * kHalves;
   const int outputs = Grid::outputs(p.out);
   float scales[2] = {1, 1};
-  if (p.scales != nullptr) {
+  if constexpr (kIsFp8<Element>) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int output = first + lane / 4 + (kGates ? 0 : half * 8);
@@ -296,9 +327,10 @@ __device__ __forceinline__ void store_sums(const SortedProduct& p, const ExpertT
         float own[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          own[i] = sums[of + half * 2 + i] * scales[half];
+          const float x_scale = x_scales.of((part + m / kHalves) * 8, lane % 4 * 2 + i);
+          own[i] = sums[of + half * 2 + i] * (scales[half] * x_scale);
           if constexpr (kGates) {
-            const float up = round_to_bf16(sums[of + 2 + i] * scales[1]);
+            const float up = round_to_bf16(sums[of + 2 + i] * (scales[1] * x_scale));
             own[i] = activate(p.activation, round_to_bf16(own[i])) * (up + p.up_offset);
           }
         }
@@ -318,113 +350,79 @@ __device__ __forceinline__ void store_sums(const SortedProduct& p, const ExpertT
                                 output) = {piece[0], piece[1], piece[2], piece[3]};
     }
   }
-  // Where it widens into the same place.
-  if constexpr (Layout::kWidened > 0) named_barrier(1 + group, kGroupThreads);
-}
-
-// A warpgroup widens its 64 rows of a stage.
-template <typename Layout>
-__device__ __forceinline__ void widen_rows(std::uint32_t weights, std::uint32_t wide) {
-  constexpr int kThreadsPerRow = 2, kPieces = kStageColumns / 16 / kThreadsPerRow;
-  const int thread = threadIdx.x % (4 * kWarp);
-  const int row = thread / kThreadsPerRow, first = thread % kThreadsPerRow * kPieces;
-  const std::uint32_t from = weights + row * Layout::kRowBytes, to = wide + row * kXRowBytes;
-#pragma unroll
-  for (int i = first; i < first + kPieces; ++i) {
-    std::uint32_t raw[4];
-    load_shared_16(raw, from + (i ^ wgmma_swizzle<Layout::kRowBytes>(row)) * 16);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      store_shared_16(to + ((2 * i + half) ^ wgmma_swizzle<kXRowBytes>(row)) * 16,
-                      Fp8Experts::widen({raw[2 * half], raw[2 * half + 1]}));
-    }
-  }
 }
 
 // A warpgroup's products of a stage: asked for, and not waited for.
-template <int kCount>
+template <typename Element, int kCount>
 __device__ __forceinline__ void begin_products(float (&sums)[kCount], std::uint32_t weights,
                                                std::uint32_t x) {
-  const std::uint64_t a = wgmma_swizzled_operand<kXRowBytes>(weights);
-  const std::uint64_t b = wgmma_swizzled_operand<kXRowBytes>(x);
+  const std::uint64_t a = wgmma_swizzled_operand<kRowBytes>(weights);
+  const std::uint64_t b = wgmma_swizzled_operand<kRowBytes>(x);
   wgmma_fence();
 #pragma unroll
   for (int i = 0; i < kInstructions; ++i) {
-    wgmma_of_shared(sums, wgmma_moved(a, i * kInstructionBytes),
-                    wgmma_moved(b, i * kInstructionBytes));
+    const std::uint64_t own_a = wgmma_moved(a, i * kInstructionBytes),
+                        own_b = wgmma_moved(b, i * kInstructionBytes);
+    if constexpr (kIsFp8<Element>) {
+      wgmma_of_shared_fp8(sums, own_a, own_b);
+    } else {
+      wgmma_of_shared(sums, own_a, own_b);
+    }
   }
   wgmma_commit();
 }
 
-// A warpgroup's part of an item of up to kRows rows. A stage's products begin, or its weights are widened, before those
-// of the stage before are through.
-template <typename Weights, typename Layout, bool kGates, int kRows, typename BeforeStores>
+// A warpgroup's part of an item of up to kRows rows. A stage's products begin before those of the stage before are through.
+template <typename Element, typename Layout, bool kGates, int kRows, typename BeforeStores>
 __device__ __forceinline__ void multiply_item(const SortedProduct& p, GroupedRing<Layout> ring,
                                               RingPlace<Layout>& place, const ExpertTile& tile,
                                               int item_column, const BeforeStores& before_stores) {
-  constexpr bool kWidens = Layout::kWidened > 0;
   const bool is_first_lane = threadIdx.x % kWarp == 0;
   const int group = same_in_warp(threadIdx.x / (4 * kWarp));
+  // Long before they are needed: they come by way of `order`.
+  const std::conditional_t<kIsFp8<Element>, RowScales<kRows>, NoRowScales> x_scales(p, tile);
   float sums[kRows / 2] = {};
   int read = 0;  // the stage whose products are on their way
   const auto give_back = [&] {
     if (is_first_lane) arrive(ring.empty(read));
   };
-  // The stage's weights as products read them. `follows`: products of the stage before are on their way.
-  const auto prepare = [&](bool follows) {
+  const auto begin_stage = [&] {
     wait_barrier(ring.full(place.stage), place.turn);
-    const std::uint32_t weights =
-        ring.weights(place.stage) + group * (kGroupRows * Layout::kRowBytes);
-    std::uint32_t wide = weights;
-    if constexpr (kWidens) {
-      wide = ring.wide(group, place.which);
-      widen_rows<Layout>(weights, wide);
-    }
     // Here, and not where the copies are made: there a fence waits for all copies on their way.
     publish_shared_to_engines();
-    if constexpr (kWidens) {
-      if (follows) {
-        wgmma_wait<0>();
-        give_back();
-      }
-      // All have widened, and the other widened rows are no longer read.
-      named_barrier(1 + group, 4 * kWarp);
-    }
-    return wide;
-  };
-  const auto begin_stage = [&](bool follows) {
-    const std::uint32_t weights = prepare(follows);
-    begin_products(sums, weights, ring.x(place.stage));
+    begin_products<Element>(sums, ring.weights(place.stage) + group * (kGroupRows * kRowBytes),
+                            ring.x(place.stage));
   };
   const auto advance = [&] {
     read = place.stage;
     place.advance();
   };
-  begin_stage(false);
+  begin_stage();
   advance();
 #pragma unroll 1
-  for (int column = kStageColumns; column < p.in; column += kStageColumns) {
-    begin_stage(true);
-    if constexpr (!kWidens) {
-      wgmma_wait<1>();
-      give_back();
-    }
+  for (int column = kStageColumns<Element>; column < p.in; column += kStageColumns<Element>) {
+    begin_stage();
+    wgmma_wait<1>();
+    give_back();
     advance();
   }
   wgmma_wait<0>();
   wgmma_hand_over(sums);
   give_back();
   before_stores();
-  store_sums<Layout, kGates, kRows>(p, tile, item_column, sums, ring.staging(group), group);
+  store_sums<Element, Layout, kGates, kRows>(p, tile, item_column, sums, x_scales,
+                                             ring.staging(group), group);
 }
 
-template <typename Weights, typename Layout, bool kGates>
+template <typename Element, typename Layout, bool kGates>
 __global__ void __launch_bounds__(Layout::kThreads, 1)
     grouped_product_kernel(SortedProduct p, const __grid_constant__ CUtensorMap map) {
   extern __shared__ char shared[];
   const GroupedRing<Layout> ring(shared_address(shared));
   // The tiles are there when the first product waited. So the second one asks for its first weights before that is through, and
-  // takes a tile's rows as soon as all of them lie in memory: the last items of the first keep few multiprocessors busy.
+  // takes a tile's rows as soon as all of them lie in memory: the last items of the first keep few multiprocessors busy. (In 8 bits
+  // rows come from a kernel between the two.)
+  constexpr bool kCounts = !kIsFp8<Element>;
   if constexpr (kGates) wait_for_predecessor();
   let_successor_start();
   if (threadIdx.x == 0) {
@@ -438,19 +436,21 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
     give_registers<Layout::Registers::kCopy>();
     const int thread = static_cast<int>(threadIdx.x) - Layout::kComputeWarps * kWarp;
     if (thread < kXThreads) {
-      copy_x<Layout, kGates>(p, ring, num_items, thread);
+      if constexpr (!kCounts) wait_for_predecessor();
+      copy_x<Element, Layout, kGates>(p, ring, num_items, thread);
     } else if (thread == kXThreads) {
-      copy_weights<Layout, kGates>(p, &map, ring, num_items);
+      copy_weights<Element, Layout, kGates>(p, &map, ring, num_items);
     }
     if constexpr (!kGates) wait_for_predecessor();
     return;
   }
   take_registers<Layout::Registers::kCompute>();
+  if constexpr (!kCounts) wait_for_predecessor();
   RingPlace<Layout> place;
   // An item's outputs are counted when the next one is about to be stored: by then they have arrived, and nothing waits for them.
   int stored = -1;  // item
   const auto count = [&] {
-    if constexpr (kGates) {
+    if constexpr (kGates && kCounts) {
       if (stored < 0) return;
       using Grid = ItemGrid<Layout, kGates>;
       const int first =
@@ -462,13 +462,13 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
     const ExpertTile tile = p.tiles[item / columns];
     const int item_column = item % columns, rows = same_in_warp(tile.count);
     if (rows <= 32) {
-      multiply_item<Weights, Layout, kGates, 32>(p, ring, place, tile, item_column, count);
+      multiply_item<Element, Layout, kGates, 32>(p, ring, place, tile, item_column, count);
     } else if (rows <= 64) {
-      multiply_item<Weights, Layout, kGates, 64>(p, ring, place, tile, item_column, count);
+      multiply_item<Element, Layout, kGates, 64>(p, ring, place, tile, item_column, count);
     } else if (rows <= 96) {
-      multiply_item<Weights, Layout, kGates, 96>(p, ring, place, tile, item_column, count);
+      multiply_item<Element, Layout, kGates, 96>(p, ring, place, tile, item_column, count);
     } else {
-      multiply_item<Weights, Layout, kGates, 128>(p, ring, place, tile, item_column, count);
+      multiply_item<Element, Layout, kGates, 128>(p, ring, place, tile, item_column, count);
     }
     stored = item;
   }
@@ -476,25 +476,25 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
   if constexpr (!kGates) wait_for_predecessor();
 }
 
-template <typename Weights, typename Layout, bool kGates>
+template <typename Element, typename Layout, bool kGates>
 Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles, int num_blocks) {
   GAPLESS_ASSIGN_OR_RETURN(const CUtensorMap map,
-                           make_expert_map(p.weights, Weights::kElementBytes, p.num_experts, p.out,
-                                           p.in, kGates ? 2 : 1, Layout::kRows));
+                           make_expert_map(p.weights, sizeof(Element), p.num_experts, p.out, p.in,
+                                           kGates ? 2 : 1, Layout::kRows));
   const int max_items = max_tiles * ItemGrid<Layout, kGates>::columns(p.out);
   return launch("experts grouped product", stream,
                 {.grid = dim3(static_cast<unsigned>(std::min(max_items, num_blocks))),
                  .block = dim3(Layout::kThreads),
                  .shared_bytes = Layout::kBytes,
                  .registers = Layout::Registers::kStart},
-                grouped_product_kernel<Weights, Layout, kGates>, p, map);
+                grouped_product_kernel<Element, Layout, kGates>, p, map);
 }
 
 // Items are large where there is one for every multiprocessor: rows of x are read once for each of a tile's items.
-template <typename Weights, bool kGates>
+template <typename Element, bool kGates>
 Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles) {
-  using Large = GroupedLayout<Weights, 4>;
-  using Small = GroupedLayout<Weights, 2>;
+  using Large = GroupedLayout<4>;
+  using Small = GroupedLayout<2>;
   (void)native_stream(stream);  // its device is the current one
   int device = 0, multiprocessors = 0;
   cudaError_t error = cudaGetDevice(&device);
@@ -503,14 +503,14 @@ Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles) {
   }
   GAPLESS_RETURN_IF_ERROR(launch_status(error, "experts grouped product"));
   return max_tiles * ItemGrid<Large, kGates>::columns(p.out) >= multiprocessors
-             ? launch_grouped<Weights, Large, kGates>(stream, p, max_tiles, multiprocessors)
-             : launch_grouped<Weights, Small, kGates>(stream, p, max_tiles, multiprocessors);
+             ? launch_grouped<Element, Large, kGates>(stream, p, max_tiles, multiprocessors)
+             : launch_grouped<Element, Small, kGates>(stream, p, max_tiles, multiprocessors);
 }
 
 template <bool kGates>
 Status launch_grouped(Stream& stream, const SortedProduct& p, int max_tiles) {
-  return p.scales == nullptr ? launch_grouped<NativeExperts, kGates>(stream, p, max_tiles)
-                             : launch_grouped<Fp8Experts, kGates>(stream, p, max_tiles);
+  return p.x_scales == nullptr ? launch_grouped<Bf16, kGates>(stream, p, max_tiles)
+                               : launch_grouped<E4m3, kGates>(stream, p, max_tiles);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ constexpr int kMaxNormVectors = 8;  // per lane
 constexpr int kMaxRowWarps = 4;
 
 // kRowWarps warps per row, the row in registers. How many depends on the width alone, and so does
-// the order of the sums. kToFp8: the row ends in 8 bits, with a scale. kAhead: weights are read before the wait, which
+// the order of the sums. kToFp8: the row ends in 8 bits, with a scale, and once more as it is where that is asked for. kAhead: weights are read before the wait, which
 // takes registers.
 template <int kVectors, int kRowWarps, bool kToFp8, bool kAhead>
 __global__ void __launch_bounds__(kNormWarps* kWarp) norm_kernel(NormParams p) {
@@ -91,6 +91,8 @@ __global__ void __launch_bounds__(kNormWarps* kWarp) norm_kernel(NormParams p) {
     for (int i = 0; i < kVector; ++i) values[v][i] = (values[v][i] - mean) * scale * g[i] + b[i];
     if constexpr (kToFp8) {
       largest = max_magnitude(values[v], largest);
+      if (p.exact_y != nullptr)
+        store_vector(static_cast<Bf16*>(p.exact_y) + row * p.dim + at, values[v]);
     } else {
       store_vector(static_cast<Bf16*>(p.y) + row * p.y_stride + at, values[v]);
     }

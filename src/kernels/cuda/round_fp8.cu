@@ -36,39 +36,46 @@ __global__ void __launch_bounds__(kRoundThreads) round_to_fp8_kernel(RoundToFp8P
 }
 
 constexpr int kRowVectors = 4;  // of a thread, in registers
+constexpr int kRoundWarps = kRoundThreads / kWarp;
 
-// One block per row. All of the row is read before any of it is written: y may be x.
+// kRowWarps warps per row: one, or all of the block. All of the row is read before any of it is written: y may be x.
+template <int kRowWarps>
 __global__ void __launch_bounds__(kRoundThreads) rows_to_fp8_kernel(RowsToFp8Params p) {
-  __shared__ float shared[kRoundThreads / kWarp];
+  static_assert(kRowWarps == 1 || kRowWarps == kRoundWarps);
+  constexpr int kLanes = kRowWarps * kWarp;
+  __shared__ float shared[kRoundWarps];
   let_successor_start();
   wait_for_predecessor();
-  const std::int64_t row = blockIdx.x;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const std::int64_t row =
+      std::int64_t{blockIdx.x} * (kRoundWarps / kRowWarps) + threadIdx.x / kLanes;
+  if (row >= p.num_rows) return;
   const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
   auto* y = static_cast<std::uint8_t*>(p.y) + row * p.y_stride;
   uint4 raw[kRowVectors];
   float largest = 0;
 #pragma unroll
   for (int v = 0; v < kRowVectors; ++v) {
-    const int at = (v * kRoundThreads + static_cast<int>(threadIdx.x)) * kVector;
+    const int at = (v * kLanes + lane) * kVector;
     if (at < p.dim) raw[v] = *reinterpret_cast<const uint4*>(x + at);
   }
 #pragma unroll
   for (int v = 0; v < kRowVectors; ++v) {
-    if ((v * kRoundThreads + static_cast<int>(threadIdx.x)) * kVector >= p.dim) continue;
+    if ((v * kLanes + lane) * kVector >= p.dim) continue;
     float values[kVector];
     unpack(raw[v], values);
     largest = max_magnitude(values, largest);
   }
-  const Fp8Scale scale(block_max(largest, shared));
+  const Fp8Scale scale(kRowWarps == 1 ? warp_max(largest) : block_max(largest, shared));
 #pragma unroll
   for (int v = 0; v < kRowVectors; ++v) {
-    const int at = (v * kRoundThreads + static_cast<int>(threadIdx.x)) * kVector;
+    const int at = (v * kLanes + lane) * kVector;
     if (at >= p.dim) continue;
     float values[kVector];
     unpack(raw[v], values);
     *reinterpret_cast<uint2*>(y + at) = pack_fp8(values, scale.inverse);
   }
-  if (threadIdx.x == 0) p.scales[row] = scale.scale;
+  if (lane == 0) p.scales[row] = scale.scale;
 }
 
 struct WidenParams {
@@ -117,10 +124,16 @@ Status rows_to_fp8(Stream& stream, const RowsToFp8Params& params) {
         "rows_to_fp8: the width and strides must be multiples of 8, the width at most 8192");
   }
   if (params.num_rows == 0) return ok_status();
-  return launch(
-      "rows_to_fp8", stream,
-      {.grid = dim3(static_cast<unsigned>(params.num_rows)), .block = dim3(kRoundThreads)},
-      rows_to_fp8_kernel, params);
+  const auto launch_rows = [&](auto kernel, int rows_per_block) {
+    return launch(
+        "rows_to_fp8", stream,
+        {.grid = dim3(blocks_for(params.num_rows, rows_per_block)), .block = dim3(kRoundThreads)},
+        kernel, params);
+  };
+  // Of narrow rows there are many, and a block for each would mostly wait.
+  return params.dim <= kWarp * kRowVectors * kVector
+             ? launch_rows(rows_to_fp8_kernel<1>, kRoundWarps)
+             : launch_rows(rows_to_fp8_kernel<kRoundWarps>, 1);
 }
 
 Status round_to_fp8(Stream& stream, const RoundToFp8Params& params) {

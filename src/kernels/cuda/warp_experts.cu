@@ -3,7 +3,6 @@
 
 #include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/expert_product.cuh"
-#include "kernels/cuda/device/expert_weights.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
@@ -45,22 +44,14 @@ __device__ int swizzled(int row, int vector) {
   return (vector ^ (row % 2 * (kSliceColumns / kVector / 2))) * kVector;
 }
 
-// The same of weights, which may be smaller: 64 or 32 bytes each of two rows or of four.
-template <typename Weights>
-__device__ int swizzled_bytes(int row, int byte) {
-  constexpr int kRowBytes = kSliceColumns * Weights::kElementBytes;
-  return byte ^ (row / (128 / kRowBytes) % 2 * (kRowBytes / 2));
-}
-
 // Blocks: x = columns, y = tile.
-template <typename Weights, typename Shape>
+template <typename Shape>
 __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(SortedProduct p) {
   constexpr int kBlockRows = Shape::kRows, kBuffers = Shape::kBuffers;
   constexpr int kThreads = kBlockWarps * kWarp;
   constexpr int kPieces = kSliceColumns / kVector;  // of a row
   __shared__ alignas(16) Bf16 x_tile[kBuffers][kBlockRows][kSliceColumns];
-  constexpr int kRowBytes = kSliceColumns * Weights::kElementBytes;
-  __shared__ alignas(16) char w_tile[kBuffers][kBlockColumns][kRowBytes];
+  __shared__ alignas(16) Bf16 w_tile[kBuffers][kBlockColumns][kSliceColumns];
   __shared__ std::int64_t x_rows[kBlockRows];
   let_successor_start();
   wait_for_predecessor();
@@ -72,23 +63,22 @@ __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(SortedProdu
     x_rows[r] = p.pairs_per_row > 0 ? p.order[place] / p.pairs_per_row : place;
   }
   __syncthreads();
-  const std::int64_t row_bytes = std::int64_t{2} * p.in;
-  const char* weights = p.weights + tile.expert * p.out * row_bytes;
+  const auto* weights =
+      static_cast<const Bf16*>(p.weights) + std::int64_t{tile.expert} * p.out * p.in;
+  const auto* x = static_cast<const Bf16*>(p.x);
 
   const auto load = [&](int buffer, int begin) {
     for (int i = threadIdx.x; i < kBlockRows * kPieces; i += kThreads) {
       const int r = i / kPieces, at = begin + i % kPieces * kVector;
       const bool valid = r < tile.count && at < p.in;
       copy_async_16(shared_address(&x_tile[buffer][r][swizzled(r, i % kPieces)]),
-                    valid ? p.x + x_rows[r] * p.x_stride + at : p.x, valid);
+                    valid ? x + x_rows[r] * p.x_stride + at : x, valid);
     }
-    constexpr int kCopies = kRowBytes / 16;  // of a row
-    for (int i = threadIdx.x; i < kBlockColumns * kCopies; i += kThreads) {
-      const int c = i / kCopies, at = i % kCopies * 16;
-      const int from = begin * Weights::kElementBytes + at;
-      const bool valid = first_column + c < p.out && from < p.in * Weights::kElementBytes;
-      copy_async_16(shared_address(&w_tile[buffer][c][swizzled_bytes<Weights>(c, at)]),
-                    valid ? weights + (first_column + c) * row_bytes + from : weights, valid);
+    for (int i = threadIdx.x; i < kBlockColumns * kPieces; i += kThreads) {
+      const int c = i / kPieces, at = begin + i % kPieces * kVector;
+      const bool valid = first_column + c < p.out && at < p.in;
+      copy_async_16(shared_address(&w_tile[buffer][c][swizzled(c, i % kPieces)]),
+                    valid ? weights + std::int64_t{first_column + c} * p.in + at : weights, valid);
     }
   };
   std::conditional_t<Shape::kHoldsSlices, ColumnWalk, SliceWalk> ahead{p.in};
@@ -117,9 +107,7 @@ __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(SortedProdu
     for (int s = 0; s < kStepsPerSlice; ++s) {
       const int vector = s * (kStepColumns / kVector) + lane % 4;
       const auto read_weights = [&](int row) {
-        const int at = swizzled_bytes<Weights>(row, vector * kVector * Weights::kElementBytes);
-        return Weights::widen(
-            *reinterpret_cast<const typename Weights::Raw*>(&w_tile[buffer][row][at]));
+        return *reinterpret_cast<const uint4*>(&w_tile[buffer][row][swizzled(row, vector)]);
       };
       const uint4 low = read_weights(warp * 16 + lane_row);
       const uint4 high = read_weights(warp * 16 + lane_row + 8);
@@ -172,12 +160,7 @@ __global__ void __launch_bounds__(kBlockWarps* kWarp) product_kernel(SortedProdu
   for (int part = 0; part < kBlockRows / 8; ++part) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // columns l/4 and l/4 + 8
-      const int own_column = first_column + warp * 16 + half * 8 + lane_row;
-      float own[2] = {totals[part][half * 2], totals[part][half * 2 + 1]};
-      if (p.scales != nullptr && own_column < p.out) {
-        const float scale = p.scales[std::int64_t{tile.expert} * p.out + own_column];
-        own[0] *= scale, own[1] *= scale;
-      }
+      const float own[2] = {totals[part][half * 2], totals[part][half * 2 + 1]};
       const float other = __shfl_xor_sync(kFullWarp, is_odd ? own[0] : own[1], 4);
       const int row = part * 8 + lane % 4 * 2 + (is_odd ? 1 : 0);
       const int column = first_column + warp * 16 + half * 8 + lane_row / 2 * 2;
@@ -194,10 +177,7 @@ Status launch_product(Stream& stream, const SortedProduct& params, int max_tiles
   const LaunchShape shape{
       .grid = dim3(blocks_for(params.out, kBlockColumns), static_cast<unsigned>(max_tiles)),
       .block = dim3(kBlockWarps * kWarp)};
-  return params.scales == nullptr
-             ? launch("experts product", stream, shape, product_kernel<NativeExperts, Shape>,
-                      params)
-             : launch("experts product", stream, shape, product_kernel<Fp8Experts, Shape>, params);
+  return launch("experts product", stream, shape, product_kernel<Shape>, params);
 }
 
 }  // namespace

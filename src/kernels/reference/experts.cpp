@@ -38,12 +38,40 @@ LinearWeights expert_of(const LinearWeights& first, int index) {
   return weights;
 }
 
+namespace {
+
+void round_each(std::vector<float>& values, DType round_as) {
+  for (float& value : values) value = round_to(round_as, value);
+}
+
+// The first `size` numbers.
+void round_row_to_fp8(std::vector<float>& inner, int size) {
+  float scale = 1;
+  rows_to_fp8({.x = inner.data(),
+               .x_stride = size,
+               .y = inner.data(),
+               .y_stride = size,
+               .scales = &scale,
+               .num_rows = 1,
+               .dim = size});
+}
+
+}  // namespace
+
 void experts(const ExpertsParams& params, DType round_as) {
   const FeedForward& ff = params.ff;
   const std::int64_t dim = ff.up.in;
   std::vector<float> logits(static_cast<std::size_t>(ff.num_experts));
   std::vector<ChosenExpert> chosen(static_cast<std::size_t>(ff.experts_per_token));
   std::vector<float> inner(static_cast<std::size_t>(ff.up.out)), out(static_cast<std::size_t>(dim));
+  // Rows in 8 bits have their scales multiplied in (fp8.cpp), weights too.
+  const bool is_fp8 = params.x_fp8 != nullptr;
+  const auto in_format = [&](const LinearWeights& weights) {
+    LinearWeights read = weights;
+    if (is_fp8) read.weight = weights.fp8;
+    return read;
+  };
+  const LinearWeights up = in_format(ff.up), down = in_format(ff.down);
   const auto product = [](const float* x, const LinearWeights& weights, std::vector<float>& y) {
     linear({.x = x,
             .x_stride = weights.in,
@@ -64,9 +92,11 @@ void experts(const ExpertsParams& params, DType round_as) {
       for (float& logit : logits) logit = round_to(round_as, logit);
     }
     choose_experts(logits, chosen, round_as);
+    if (is_fp8) x = static_cast<const float*>(params.x_fp8) + r * params.x_fp8_stride;
     std::vector<double> sum(static_cast<std::size_t>(dim));
     for (const ChosenExpert& choice : chosen) {
-      product(x, expert_of(ff.up, choice.expert), inner);
+      product(x, expert_of(up, choice.expert), inner);
+      if (is_fp8) round_each(inner, round_as);
       gate({.x = inner.data(),
             .x_stride = ff.up.out,
             .y = inner.data(),
@@ -75,7 +105,11 @@ void experts(const ExpertsParams& params, DType round_as) {
             .dim = ff.inner(),
             .activation = ff.activation,
             .up_offset = ff.up_offset});
-      product(inner.data(), expert_of(ff.down, choice.expert), out);
+      if (is_fp8) {
+        round_each(inner, round_as);
+        round_row_to_fp8(inner, ff.inner());
+      }
+      product(inner.data(), expert_of(down, choice.expert), out);
       for (std::size_t i = 0; i < out.size(); ++i) {
         sum[i] += double{choice.weight} * round_to(round_as, out[i]);
       }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/reference/reference_ops.h"
@@ -22,8 +23,11 @@ void norm_row(const NormWeights& weights, const float* x, float* y, int dim) {
 
 void norm(const NormParams& params) {
   for (std::int64_t r = 0; r < params.num_rows; ++r) {
-    norm_row(params.weights, static_cast<const float*>(params.x) + r * params.x_stride,
-             static_cast<float*>(params.y) + r * params.y_stride, params.dim);
+    float* const y = static_cast<float*>(params.y) + r * params.y_stride;
+    norm_row(params.weights, static_cast<const float*>(params.x) + r * params.x_stride, y,
+             params.dim);
+    if (params.exact_y == nullptr) continue;
+    std::copy_n(y, params.dim, static_cast<float*>(params.exact_y) + r * params.dim);
   }
   if (params.y_scales != nullptr) {
     rows_to_fp8({.x = params.y,

@@ -13,6 +13,7 @@ class ReferenceKernels : public Kernels {
  public:
   const char* name() const override { return "reference"; }
   DType activation_dtype() const override { return DType::kF32; }
+  bool multiplies_fp8_experts() const override { return true; }
 
   Status linear(Stream& stream, const LinearParams& params) override;
   Status norm(Stream& stream, const NormParams& params) override;

@@ -40,15 +40,15 @@ HeadScales find_tau(const TensorFinder& find, const std::string& name, const Mod
 FeedForward find_experts(const TensorFinder& find, const std::string& name,
                          const TextConfig& text) {
   const MoeConfig& moe = text.moe;
+  // Those of all experts, as one.
+  LinearWeights up = find.linear(name + ".fc1"), down = find.linear(name + ".fc2");
+  up.out = 2 * moe.expert_inner_dim;
+  down.out = text.dim;
   return {.kind = FeedForwardKind::kExperts,
           .activation = Activation::kGeluErf,
           .up_offset = 1,
-          .up = {.weight = find.tensor(name + ".fc1.weight"),
-                 .in = text.dim,
-                 .out = 2 * moe.expert_inner_dim},
-          .down = {.weight = find.tensor(name + ".fc2.weight"),
-                   .in = moe.expert_inner_dim,
-                   .out = text.dim},
+          .up = up,
+          .down = down,
           .num_experts = moe.num_experts,
           .experts_per_token = moe.experts_per_token,
           .router = find.linear(name + ".router")};
@@ -237,7 +237,8 @@ Int8Groups int8_groups(ModelWeights& weights) {
 
 Status make_fp8_products(Device& device, Kernels& kernels, Stream& stream,
                          const ModelConfig& config, ModelWeights& weights) {
-  const Fp8Layout fp8 = lay_out_fp8(weights.layout, kernels.fp8_element_bytes());
+  const Fp8Layout fp8 =
+      lay_out_fp8(weights.layout, kernels.fp8_element_bytes(), kernels.multiplies_fp8_experts());
   GAPLESS_ASSIGN_OR_RETURN(weights.fp8, device.allocate(fp8.total_bytes));
   GAPLESS_RETURN_IF_ERROR(fill_fp8_copies(kernels, stream, weights.layout, weights.buffer.data(),
                                           fp8, weights.fp8.data()));

@@ -72,12 +72,12 @@ class SpecList {
     WeightSpec& up =
         tensor(name + ".mlp.fc1.weight", old + ".mlp.experts.weight",
                {moe.num_experts, 2 * moe.expert_inner_dim, text.dim}, TensorRole::kProduct);
-    up.fp8 = Fp8Use::kRounded;
+    up.fp8 = Fp8Use::kMultipliedAsExperts;
     up.legacy_row_scales = old + ".moe_quant.up_scale";
     WeightSpec& down =
         tensor(name + ".mlp.fc2.weight", old + ".mlp.output_experts.weight",
                {moe.num_experts, text.dim, moe.expert_inner_dim}, TensorRole::kResidualProduct);
-    down.fp8 = Fp8Use::kRounded;
+    down.fp8 = Fp8Use::kMultipliedAsExperts;
     down.num_layers = text.n_layers;
     down.legacy_row_scales = old + ".moe_quant.down_scale";
   }

@@ -26,23 +26,26 @@ namespace gapless {
 #define GAPLESS_SUMS_48 GAPLESS_SUMS_32, GAPLESS_SUMS_8(32), GAPLESS_SUMS_8(40)
 #define GAPLESS_SUMS_64 GAPLESS_SUMS_48, GAPLESS_SUMS_8(48), GAPLESS_SUMS_8(56)
 
-// d = a b (+ d when accumulate), bfloat16 in, float accumulators; 16 k's, twice as many columns as d has values. A, B and C are
-// the places of these arguments.
-#define GAPLESS_WGMMA_OF_SHARED(COUNT, COLUMNS, A, B, C)                                     \
-  __device__ __forceinline__ void wgmma_of_shared(float(&d)[COUNT], std::uint64_t a,         \
-                                                  std::uint64_t b, bool accumulate = true) { \
-    asm volatile("{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %" C                    \
-                 ", 0;\n"                                                                    \
-                 "wgmma.mma_async.sync.aligned.m64n" COLUMNS                                 \
-                 "k16.f32.bf16.bf16 {" GAPLESS_PLACES_##COUNT "}, %" A ", %" B               \
-                                                              ", accumulate, 1, 1, 0, 0;\n}" \
-                 : GAPLESS_SUMS_##COUNT                                                      \
-                 : "l"(a), "l"(b), "r"(int{accumulate}));                                    \
+// d = a b (+ d when accumulate), float accumulators, twice as many columns as d has values. 32 bytes of k's: 16 in bfloat16, or 32 in
+// 8 bits (e4m3). A, B and C are the places of these arguments.
+#define GAPLESS_WGMMA_OF_SHARED(NAME, TYPES, SIGNS, COUNT, COLUMNS, A, B, C)                   \
+  __device__ __forceinline__ void NAME(float(&d)[COUNT], std::uint64_t a, std::uint64_t b,     \
+                                       bool accumulate = true) {                               \
+    asm volatile("{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %" C                      \
+                 ", 0;\n"                                                                      \
+                 "wgmma.mma_async.sync.aligned.m64n" COLUMNS TYPES " {" GAPLESS_PLACES_##COUNT \
+                 "}, %" A ", %" B ", accumulate, " SIGNS ";\n}"                                \
+                 : GAPLESS_SUMS_##COUNT                                                        \
+                 : "l"(a), "l"(b), "r"(int{accumulate}));                                      \
   }
-GAPLESS_WGMMA_OF_SHARED(16, "32", "16", "17", "18")
-GAPLESS_WGMMA_OF_SHARED(32, "64", "32", "33", "34")
-GAPLESS_WGMMA_OF_SHARED(48, "96", "48", "49", "50")
-GAPLESS_WGMMA_OF_SHARED(64, "128", "64", "65", "66")
+#define GAPLESS_WGMMAS_OF_SHARED(NAME, TYPES, SIGNS)                      \
+  GAPLESS_WGMMA_OF_SHARED(NAME, TYPES, SIGNS, 16, "32", "16", "17", "18") \
+  GAPLESS_WGMMA_OF_SHARED(NAME, TYPES, SIGNS, 32, "64", "32", "33", "34") \
+  GAPLESS_WGMMA_OF_SHARED(NAME, TYPES, SIGNS, 48, "96", "48", "49", "50") \
+  GAPLESS_WGMMA_OF_SHARED(NAME, TYPES, SIGNS, 64, "128", "64", "65", "66")
+GAPLESS_WGMMAS_OF_SHARED(wgmma_of_shared, "k16.f32.bf16.bf16", "1, 1, 0, 0")
+GAPLESS_WGMMAS_OF_SHARED(wgmma_of_shared_fp8, "k32.f32.e4m3.e4m3", "1, 1")
+#undef GAPLESS_WGMMAS_OF_SHARED
 #undef GAPLESS_WGMMA_OF_SHARED
 #undef GAPLESS_SUMS_64
 #undef GAPLESS_SUMS_48
