@@ -280,6 +280,24 @@ struct NoRowScales {
   __device__ __forceinline__ float of(int, int) const { return 1; }
 };
 
+// GELU, its error function by Abramowitz and Stegun's 7.1.26: at most 4e-7 away, and below -4 nearer than 1 + erff is. An item's next
+// products wait for its gates, and this takes fewer instructions than erff.
+__device__ __forceinline__ float gelu_erf(float x) {
+  const float z = fminf(fabsf(x), 16.0f);  // beyond it x or nothing, and no infinity times nothing
+  float t, power;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(0.3275911f * 0.70710678f, z, 1.0f)));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(z * z * (-0.5f * 1.44269504f)));
+  float sum = fmaf(0.5f * 1.061405429f, t, 0.5f * -1.453152027f);
+  sum = fmaf(sum, t, 0.5f * 1.421413741f);
+  sum = fmaf(sum, t, 0.5f * -0.284496736f);
+  sum = fmaf(sum, t, 0.5f * 0.254829592f);
+  return fmaf(-z, sum * t * power, fmaxf(x, 0.0f));
+}
+
+__device__ __forceinline__ float activate_gate(Activation activation, float x) {
+  return activation == Activation::kGeluErf ? gelu_erf(x) : activate(activation, x);
+}
+
 // A warpgroup's sums, by way of shared memory, so that whole rows of its outputs go to memory. A thread has two rows of the matrix
 // (lane / 4 and + 8 of its warp's 16) by two rows of x of each eight; stored transposed, eight by eight, a row of x has eight
 // outputs side by side. The pieces of 16 bytes are swizzled: eight rows' pieces lie in all banks.
@@ -331,7 +349,7 @@ __device__ __forceinline__ void store_sums(const SortedProduct& p, const ExpertT
           own[i] = sums[of + half * 2 + i] * (scales[half] * x_scale);
           if constexpr (kGates) {
             const float up = round_to_bf16(sums[of + 2 + i] * (scales[1] * x_scale));
-            own[i] = activate(p.activation, round_to_bf16(own[i])) * (up + p.up_offset);
+            own[i] = activate_gate(p.activation, round_to_bf16(own[i])) * (up + p.up_offset);
           }
         }
         packed[m] = pack_bf16x2(own[0], own[1]);

@@ -182,11 +182,14 @@ Status norm(Stream& stream, const NormParams& params) {
     if (per_lane <= 8) return launch_rows(norm_kernel<8, 1, kToFp8, kAhead>);
     return launch_rows(norm_kernel<kMaxNormVectors, kMaxRowWarps, kToFp8, kAhead>);
   };
-  if (params.y_scales != nullptr) return launch_width(std::true_type(), std::false_type());
   // Of few blocks all that counts is how long one takes.
   constexpr unsigned kFewBlocks = 256;
-  if (blocks <= kFewBlocks) return launch_width(std::false_type(), std::true_type());
-  return launch_width(std::false_type(), std::false_type());
+  const auto launch_format = [&](auto to_fp8) {
+    return blocks <= kFewBlocks ? launch_width(to_fp8, std::true_type())
+                                : launch_width(to_fp8, std::false_type());
+  };
+  return params.y_scales != nullptr ? launch_format(std::true_type())
+                                    : launch_format(std::false_type());
 }
 
 Status gate(Stream& stream, const GateParams& params) {
