@@ -142,9 +142,11 @@ class GpuSizes final : public ReferenceKernels {
  public:
   static constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 
-  explicit GpuSizes(Buffer workspace) : workspace_(std::move(workspace)) {}
+  explicit GpuSizes(Buffer workspace, bool multiplies_fp8_experts = true)
+      : workspace_(std::move(workspace)), multiplies_fp8_experts_(multiplies_fp8_experts) {}
   DType activation_dtype() const override { return DType::kBF16; }
   std::size_t fp8_element_bytes() const override { return 1; }
+  bool multiplies_fp8_experts() const override { return multiplies_fp8_experts_; }
   std::size_t prepared_linear_bytes(int total_in, int total_out,
                                     PreparedFormat format) const override {
     const std::size_t elements =
@@ -158,7 +160,14 @@ class GpuSizes final : public ReferenceKernels {
 
  private:
   const Buffer workspace_;
+  const bool multiplies_fp8_experts_;
 };
+
+// A path without products of experts in 8 bits.
+StatusOr<std::unique_ptr<Kernels>> make_lower_gpu_sizes(Device& device) {
+  GAPLESS_ASSIGN_OR_RETURN(Buffer workspace, device.allocate(GpuSizes::kWorkspaceBytes));
+  return make_dry_kernels(std::make_unique<GpuSizes>(std::move(workspace), false));
+}
 
 // The kernels of a GPU where this build has them, else such as take what those do.
 StatusOr<std::unique_ptr<Kernels>> make_gpu_sizes(Device& device) {
@@ -216,7 +225,7 @@ TEST(MemoryPlanTest, ExpertsAreCopiedWhereMemoryIsPlentyAndALaunchReadsThem) {
                    .total_memory_bytes = gibibytes * kGibibyte,
                    .free_memory_bytes = gibibytes * kGibibyte,
                    .num_multiprocessors = 132};
-    options.make_kernels = make_gpu_sizes;
+    if (options.make_kernels == nullptr) options.make_kernels = make_gpu_sizes;
     return bytes_of_part(plan_memory(gpu, source, options, {}).value(), part);
   };
   const auto prepared = [&](std::size_t gibibytes, const ModelOptions& options) {
@@ -233,6 +242,11 @@ TEST(MemoryPlanTest, ExpertsAreCopiedWhereMemoryIsPlentyAndALaunchReadsThem) {
   EXPECT_EQ(held(80, w8a8, "their copy for 8-bit products") > 8 * kGibibyte, has_copies);
   EXPECT_GT(prepared(80, w8a8), 8 * kGibibyte);
   EXPECT_EQ(prepared(64, w8a8) < kGibibyte, has_copies);
+  // No memory is taken for copies that nobody would read.
+  const ModelOptions on_a_lower_path{.weights = WeightFormat::kW8A8,
+                                     .make_kernels = make_lower_gpu_sizes};
+  EXPECT_LT(held(80, on_a_lower_path, "their copy for 8-bit products"), kGibibyte);
+  EXPECT_GT(prepared(64, on_a_lower_path), 8 * kGibibyte);
 }
 
 }  // namespace

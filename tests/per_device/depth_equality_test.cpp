@@ -420,8 +420,6 @@ TEST_F(DepthEqualityTest, HundredsOfRowsGetTheTokensThatEachGetsAlone) {
   }
 }
 
-// Experts of a launch's rows are sorted together, heads are scaled by position. Random weights seldom say when to
-// stop, so answers are cut.
 // Nearly all that a CPU does in 8 bits is to convert: there every third request has to do.
 std::vector<Ask> load_in_eight_bits(std::vector<Ask> asks) {
   if (test_device_name() != "cpu") return asks;
@@ -430,6 +428,8 @@ std::vector<Ask> load_in_eight_bits(std::vector<Ask> asks) {
   return third;
 }
 
+// Experts of a launch's rows are sorted together, heads are scaled by position. Random weights seldom say when to
+// stop, so answers are cut.
 TEST_F(DepthEqualityTest, ASmallMoondream3GivesTheSameTokensAtEveryDepth) {
   std::vector<Ask> asks = sorted_by_submission(mixed_load());
   for (Ask& asked : asks) {

@@ -28,8 +28,8 @@ struct Description {
   // From block first_with_experts on so many experts of ff_dim each.
   int num_experts = 0, experts_per_token = 0, first_with_experts = 0;
   bool scales_heads = false;
-  bool fp8 =
-      false;  // weights are rounded to 8 bits, and a prefill's rows but for those of proj and routers
+  // Weights are rounded to 8 bits, and a prefill's rows but for those of proj and routers.
+  bool fp8 = false;
 
   bool has_experts(std::size_t block) const {
     return num_experts > 0 && static_cast<int>(block) >= first_with_experts;
@@ -474,85 +474,72 @@ TEST_P(DescribedBlocksTest, PrefillAndDecodeAreThePlainTransformer) {
   EXPECT_TRUE(bits_equal(tail, rows_of(prefill, dim, 20, kPrompt)));
 }
 
+const Description kMoondream3{.name = "moondream3",
+                              .rotary_dim = 32,
+                              .ff_dim = 64,
+                              .residual = Residual::kParallel,
+                              .norm = NormKind::kLayer,
+                              .ff = FeedForwardKind::kDense,
+                              .biases = true,
+                              .num_experts = 8,
+                              .experts_per_token = 3,
+                              .first_with_experts = 1,
+                              .scales_heads = true};
+const Description kSequentialExperts{
+    .name = "sequential_all_experts", .num_experts = 4, .experts_per_token = 4};
+const Description kParallelExperts{.name = "parallel_all_experts",
+                                   .residual = Residual::kParallel,
+                                   .norm = NormKind::kLayer,
+                                   .num_experts = 4,
+                                   .experts_per_token = 4,
+                                   .scales_heads = true};
+
+Description in_8_bits(Description of) {
+  of.name += "_fp8";
+  of.fp8 = true;
+  return of;
+}
+
 // Each thing that tells the families apart, alone and together.
 INSTANTIATE_TEST_SUITE_P(
     Models, DescribedBlocksTest,
-    ::testing::Values(
-        Description{.name = "moondream2",
-                    .rotary_dim = 32,
-                    .residual = Residual::kParallel,
-                    .norm = NormKind::kLayer,
-                    .ff = FeedForwardKind::kDense,
-                    .biases = true},
-        Description{.name = "llama3",
-                    .dim = 256,
-                    .heads = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 64}},
-        Description{.name = "qwen3",
-                    .dim = 128,  // narrower than its heads, as in Qwen3 0.6B
-                    .heads = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128},
-                    .rotary_dim = 128,
-                    .qk_norm = true},
-        Description{.name = "sequential_layer_norm_dense",
-                    .norm = NormKind::kLayer,
-                    .ff = FeedForwardKind::kDense,
-                    .biases = true},
-        Description{.name = "moondream3",
-                    .rotary_dim = 32,
-                    .ff_dim = 64,
-                    .residual = Residual::kParallel,
-                    .norm = NormKind::kLayer,
-                    .ff = FeedForwardKind::kDense,
-                    .biases = true,
-                    .num_experts = 8,
-                    .experts_per_token = 3,
-                    .first_with_experts = 1,
-                    .scales_heads = true},
-        Description{.name = "sequential_all_experts", .num_experts = 4, .experts_per_token = 4},
-        Description{.name = "parallel_all_experts",
-                    .residual = Residual::kParallel,
-                    .norm = NormKind::kLayer,
-                    .num_experts = 4,
-                    .experts_per_token = 4,
-                    .scales_heads = true},
-        Description{.name = "moondream3_fp8",
-                    .rotary_dim = 32,
-                    .ff_dim = 64,
-                    .residual = Residual::kParallel,
-                    .norm = NormKind::kLayer,
-                    .ff = FeedForwardKind::kDense,
-                    .biases = true,
-                    .num_experts = 8,
-                    .experts_per_token = 3,
-                    .first_with_experts = 1,
-                    .scales_heads = true,
-                    .fp8 = true},
-        Description{.name = "parallel_all_experts_fp8",
-                    .residual = Residual::kParallel,
-                    .norm = NormKind::kLayer,
-                    .num_experts = 4,
-                    .experts_per_token = 4,
-                    .scales_heads = true,
-                    .fp8 = true},
-        Description{.name = "sequential_all_experts_fp8",
-                    .num_experts = 4,
-                    .experts_per_token = 4,
-                    .fp8 = true},
-        Description{.name = "scaled_heads",
-                    .rotary_dim = 32,
-                    .residual = Residual::kParallel,
-                    .norm = NormKind::kLayer,
-                    .ff = FeedForwardKind::kDense,
-                    .biases = true,
-                    .scales_heads = true},
-        Description{.name = "parallel_rms_gated_no_bias", .residual = Residual::kParallel},
-        Description{.name = "parallel_grouped",
-                    .dim = 192,  // wider than its heads
-                    .heads = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64},
-                    .rotary_dim = 32,
-                    .residual = Residual::kParallel,
-                    .norm = NormKind::kLayer,
-                    .qk_norm = true,
-                    .biases = true}),
+    ::testing::Values(Description{.name = "moondream2",
+                                  .rotary_dim = 32,
+                                  .residual = Residual::kParallel,
+                                  .norm = NormKind::kLayer,
+                                  .ff = FeedForwardKind::kDense,
+                                  .biases = true},
+                      Description{.name = "llama3",
+                                  .dim = 256,
+                                  .heads = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 64}},
+                      Description{.name = "qwen3",
+                                  .dim = 128,  // narrower than its heads, as in Qwen3 0.6B
+                                  .heads = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128},
+                                  .rotary_dim = 128,
+                                  .qk_norm = true},
+                      Description{.name = "sequential_layer_norm_dense",
+                                  .norm = NormKind::kLayer,
+                                  .ff = FeedForwardKind::kDense,
+                                  .biases = true},
+                      kMoondream3, kSequentialExperts, kParallelExperts, in_8_bits(kMoondream3),
+                      in_8_bits(kParallelExperts), in_8_bits(kSequentialExperts),
+                      Description{.name = "scaled_heads",
+                                  .rotary_dim = 32,
+                                  .residual = Residual::kParallel,
+                                  .norm = NormKind::kLayer,
+                                  .ff = FeedForwardKind::kDense,
+                                  .biases = true,
+                                  .scales_heads = true},
+                      Description{.name = "parallel_rms_gated_no_bias",
+                                  .residual = Residual::kParallel},
+                      Description{.name = "parallel_grouped",
+                                  .dim = 192,  // wider than its heads
+                                  .heads = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64},
+                                  .rotary_dim = 32,
+                                  .residual = Residual::kParallel,
+                                  .norm = NormKind::kLayer,
+                                  .qk_norm = true,
+                                  .biases = true}),
     [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -284,9 +284,9 @@ struct NoRowScales {
 // products wait for its gates, and this takes fewer instructions than erff.
 __device__ __forceinline__ float gelu_erf(float x) {
   const float z = fminf(fabsf(x), 16.0f);  // beyond it x or nothing, and no infinity times nothing
-  float t, power;
+  float t;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(0.3275911f * 0.70710678f, z, 1.0f)));
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(z * z * (-0.5f * 1.44269504f)));
+  const float power = power_of_two(z * z * (-0.5f * kLog2E));
   float sum = fmaf(0.5f * 1.061405429f, t, 0.5f * -1.453152027f);
   sum = fmaf(sum, t, 0.5f * 1.421413741f);
   sum = fmaf(sum, t, 0.5f * -0.284496736f);

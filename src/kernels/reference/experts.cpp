@@ -89,7 +89,7 @@ void experts(const ExpertsParams& params, DType round_as) {
                   logits.begin());
     } else {
       product(x, ff.router, logits);
-      for (float& logit : logits) logit = round_to(round_as, logit);
+      round_each(logits, round_as);
     }
     choose_experts(logits, chosen, round_as);
     if (is_fp8) x = static_cast<const float*>(params.x_fp8) + r * params.x_fp8_stride;
