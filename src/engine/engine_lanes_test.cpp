@@ -12,9 +12,9 @@ namespace {
 using ::testing::HasSubstr;
 using namespace gapless::testing;  // NOLINT: the helpers of this folder's tests
 
-// 27 MB of raster, and one crop, so that the device has little to do with it.
+// 13 MB of raster, and one crop, so that the device has little to do with it.
 constexpr int kWidth = 300;
-constexpr int kHeight = 30'000;
+constexpr int kHeight = 15'000;
 
 class EngineLanesTest : public ::testing::Test {
  protected:
@@ -111,8 +111,8 @@ TEST_F(EngineLanesTest, ATextGoesBetweenThePartsOfAPicturesEncode) {
 }
 
 TEST_F(EngineLanesTest, WhatIsDecodedStaysWithinTheBudget) {
-  // A picture takes 27 MB of raster and 1 MB beside it.
-  constexpr std::int64_t kBudget = 40'000'000;
+  // A picture takes 13 MB of raster and 1 MB beside it.
+  constexpr std::int64_t kBudget = 20'000'000;
   start({.num_preprocess_threads = 4, .picture_memory_bytes = kBudget});
   constexpr int kCount = 6;
   const auto large = ask_about_large(kCount);
@@ -130,7 +130,7 @@ TEST_F(EngineLanesTest, WhatIsDecodedStaysWithinTheBudget) {
   journal_.wait_for("huge ends");
   EXPECT_EQ(too_large.sink->status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(too_large.sink->status().message().find("the picture takes"), 0u);
-  EXPECT_THAT(too_large.sink->status().message(), HasSubstr("MB to decode, more than the 38 MB"));
+  EXPECT_THAT(too_large.sink->status().message(), HasSubstr("MB to decode, more than the 19 MB"));
 }
 
 TEST_F(EngineLanesTest, ACancelledPictureIsNotWaitedForNorDecoded) {
