@@ -65,7 +65,7 @@ Status Engine::start_threads() {
   StepModel& step_model = *model_->model;
   GAPLESS_ASSIGN_OR_RETURN(crops_, CropPool::create(*model_->device, options_.num_staged_crops,
                                                     step_model.info().crop_bytes));
-  if (options_.num_resize_threads > 0) {
+  if (options_.num_resize_threads > 0 && model_->device->kind() != DeviceKind::kCpu) {
     resize_pool_ = std::make_unique<ThreadPool>(options_.num_resize_threads);
   }
   preprocessor_ = std::make_unique<Preprocessor>(

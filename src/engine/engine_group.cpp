@@ -23,16 +23,21 @@ int known_pictures_of(const Engine& engine, const LoopOptions& loop) {
   return std::min(loop.max_cached_prefixes, model.limits().num_pages / pages);
 }
 
+// For the engine's own thread, which waits awake for a prompt that is on its way, and for those who read requests and write
+// answers. A resize waits for the last of its threads, and so for one that has no core.
+constexpr int kCoresBesideResizing = 3;
+
 }  // namespace
 
 EngineOptions share_of_host(const EngineOptions& options, int num_engines, int num_cores) {
   EngineOptions shared = options;
+  if (shared.num_resize_threads == 0) {
+    const int cores = std::max(1, num_cores / num_engines);
+    shared.num_resize_threads = std::max((cores + 1) / 2, cores - kCoresBesideResizing);
+  }
   if (num_engines <= 1) return shared;
   if (shared.num_preprocess_threads == 0) {
     shared.num_preprocess_threads = std::clamp(num_cores / 2 / num_engines, 2, 8);
-  }
-  if (shared.num_resize_threads == 0) {
-    shared.num_resize_threads = std::max(1, num_cores / num_engines);
   }
   return shared;
 }

@@ -21,8 +21,8 @@
 namespace gapless {
 
 // What one of `num_engines` engines should start with, where the options leave it open: preprocessing
-// threads are half the cores in all, shared out (2 to 8 for each engine), and so are the cores on
-// which one picture is cut. With one engine these are Engine's own defaults.
+// threads are half the cores in all, shared out (2 to 8 for each engine). A picture is cut on an engine's share of the cores
+// less three, or on half of them where these are more.
 EngineOptions share_of_host(const EngineOptions& options, int num_engines, int num_cores);
 
 class EngineGroup {

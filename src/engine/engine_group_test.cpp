@@ -211,9 +211,10 @@ TEST(EngineGroup, EnginesShareTheHostsCores) {
   const EngineOptions given;
   const EngineOptions one = share_of_host(given, 1, 64);
   EXPECT_EQ(one.num_preprocess_threads, 0) << "the engine's own default";
-  EXPECT_EQ(one.num_resize_threads, 0);
+  EXPECT_EQ(one.num_resize_threads, 61) << "some cores are busy beside";
+  EXPECT_EQ(share_of_host(given, 1, 4).num_resize_threads, 2);
   EXPECT_EQ(share_of_host(given, 4, 64).num_preprocess_threads, 8);
-  EXPECT_EQ(share_of_host(given, 4, 64).num_resize_threads, 16);
+  EXPECT_EQ(share_of_host(given, 4, 64).num_resize_threads, 13);
   EXPECT_EQ(share_of_host(given, 4, 16).num_preprocess_threads, 2);
   EXPECT_EQ(share_of_host(given, 8, 2).num_preprocess_threads, 2);
   EXPECT_EQ(share_of_host(given, 8, 2).num_resize_threads, 1);

@@ -252,7 +252,7 @@ TEST_F(PreprocessTest, ImagesTogetherHaveTheBoundOfOne) {
 TEST_F(PreprocessTest, ImagesOfMoreCropsThanThereAreBuffersAreRefused) {
   // An extreme shape: 34 tiles in a row.
   Image strip{.width = 52000, .height = 379, .rgb = {}};
-  strip.rgb.resize(std::size_t{3} * 52000 * 379);
+  strip.rgb.resize(std::size_t{3} * 52000 * 379, 0);
   const auto png = encode_png(strip).value();
   const auto bytes =
       std::make_shared<const std::string>(reinterpret_cast<const char*>(png.data()), png.size());

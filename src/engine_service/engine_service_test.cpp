@@ -143,8 +143,7 @@ TEST_F(EngineServiceTest, PicturesThatAreDecodedShowTheirMemory) {
   std::int64_t most = 0;
   // We may look too late, but not every time.
   for (std::uint8_t shade = 0; shade < 20 && most == 0; ++shade) {
-    const Image image{kSide, kSide,
-                      std::vector<std::uint8_t>(std::size_t{3} * kSide * kSide, shade)};
+    const Image image{kSide, kSide, Pixels(std::size_t{3} * kSide * kSide, shade)};
     const std::vector<std::byte> png = encode_png(image).value();
     SkillRequest request;
     request.text = "why?";

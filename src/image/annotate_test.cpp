@@ -13,8 +13,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 Image grey_image(int width, int height) {
-  return {width, height,
-          std::vector<std::uint8_t>(static_cast<std::size_t>(width * height * 3), 90)};
+  return {width, height, Pixels(static_cast<std::size_t>(width * height * 3), 90)};
 }
 
 Colour pixel(const Image& image, int x, int y) {

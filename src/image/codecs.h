@@ -5,18 +5,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "base/status.h"
 #include "image/decode_image.h"
+#include "image/image.h"
 
 namespace gapless::internal {
 
 struct Raster {
   int width = 0;
   int height = 0;
-  int num_channels = 3;              // 3 = RGB, 4 = RGBA (straight alpha)
-  std::vector<std::uint8_t> pixels;  // [height][width][num_channels]
+  int num_channels = 3;  // 3 = RGB, 4 = RGBA (straight alpha)
+  Pixels pixels;         // [height][width][num_channels]
 };
 
 // Rows that on_rows was told of stay where they are in raster.pixels, also after an error. It may

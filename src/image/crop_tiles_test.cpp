@@ -182,7 +182,7 @@ TEST(MakeCropsTest, ADecoderThatGivesUpEndsTheCutting) {
 }
 
 TEST(MakeCropsTest, AVeryWidePictureMakesFourteenCrops) {
-  Image image{8000, 600, std::vector<std::uint8_t>(8000 * 600 * 3, 42)};
+  Image image{8000, 600, Pixels(8000 * 600 * 3, 42)};
   const auto crops = make_crops(image, kMoondream);
   ASSERT_TRUE(crops.ok()) << crops.status().to_string();
   EXPECT_EQ(crops->num_crops, 14);

@@ -28,9 +28,8 @@ std::vector<std::uint8_t> some_indices(int width, int height) {
   return indices;
 }
 
-std::vector<std::uint8_t> colours_of(std::span<const std::uint8_t> indices,
-                                     std::span<const std::uint8_t> palette) {
-  std::vector<std::uint8_t> rgb;
+Pixels colours_of(std::span<const std::uint8_t> indices, std::span<const std::uint8_t> palette) {
+  Pixels rgb;
   for (const std::size_t index : indices) {
     rgb.insert(rgb.end(), palette.begin() + static_cast<std::ptrdiff_t>(3 * index),
                palette.begin() + static_cast<std::ptrdiff_t>(3 * index + 3));

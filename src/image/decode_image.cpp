@@ -42,7 +42,7 @@ Status decode_raster(std::span<const std::byte> bytes, const ImageInfo& info, co
 
 // RGBA to RGB within the same memory: the write position never passes the read position. False:
 // stopped.
-bool drop_alpha(std::vector<std::uint8_t>& pixels, const StopCheck& stop) {
+bool drop_alpha(Pixels& pixels, const StopCheck& stop) {
   const std::size_t num_pixels = pixels.size() / 4;
   const std::uint8_t* from = pixels.data();
   std::uint8_t* to = pixels.data();

@@ -12,10 +12,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace gapless::testing;  // NOLINT: the helpers of this folder's tests
 
-std::vector<std::uint8_t> decoded(const FileBytes& file, const DecodeOptions& options = {}) {
+Pixels decoded(const FileBytes& file, const DecodeOptions& options = {}) {
   const auto image = decode_image(file, options);
   EXPECT_TRUE(image.ok()) << image.status().to_string();
-  return image.ok() ? image->rgb : std::vector<std::uint8_t>();
+  return image.ok() ? image->rgb : Pixels();
 }
 
 TEST(DecodePngTest, RgbIsExact) {

@@ -66,13 +66,13 @@ Status decode_in_pieces(WebPIDecoder* decoder, const std::uint8_t* data, std::si
   }
 }
 
-// Memory for the raster, touched in strips: the kernel's clearing of 400 MB takes a while.
-Status make_room(std::vector<std::uint8_t>& pixels, std::size_t num_bytes, const StopCheck& stop) {
+// Zeros for the raster, in strips: the kernel's clearing of 400 MB takes a while.
+Status make_room(Pixels& pixels, std::size_t num_bytes, const StopCheck& stop) {
   constexpr std::size_t kStripBytes = std::size_t{4} << 20;
   reserve_raster(pixels, num_bytes);
   while (pixels.size() < num_bytes) {
     if (is_stopped(stop)) return stopped_status();
-    pixels.resize(std::min(num_bytes, pixels.size() + kStripBytes));
+    pixels.resize(std::min(num_bytes, pixels.size() + kStripBytes), 0);
   }
   return ok_status();
 }

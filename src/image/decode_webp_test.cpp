@@ -30,15 +30,18 @@ TEST(DecodeWebpTest, AlphaIsDropped) {
 
 TEST(DecodeWebpTest, FirstFrameStandsAtItsOffsetOnTheCanvas) {
   const std::vector<std::uint8_t> frame(4 * 2 * 3, 9);
-  const auto image = decode_image(webp_animation(make_webp(4, 2, frame, 3), 4, 2, 2, 4, 8, 10));
-  ASSERT_TRUE(image.ok()) << image.status().to_string();
-  ASSERT_EQ(image->width, 8);
-  ASSERT_EQ(image->height, 10);
-  for (int y = 0; y < 10; ++y) {
-    for (int x = 0; x < 8; ++x) {
-      const bool inside = x >= 2 && x < 6 && y >= 4 && y < 6;
-      EXPECT_EQ(image->rgb[static_cast<std::size_t>((y * 8 + x) * 3)], inside ? 9 : 0)
-          << x << ", " << y;
+  // The second canvas may lie where the first one's pixels were.
+  for (int time = 0; time < 2; ++time) {
+    const auto image = decode_image(webp_animation(make_webp(4, 2, frame, 3), 4, 2, 2, 4, 8, 10));
+    ASSERT_TRUE(image.ok()) << image.status().to_string();
+    ASSERT_EQ(image->width, 8);
+    ASSERT_EQ(image->height, 10);
+    for (int y = 0; y < 10; ++y) {
+      for (int x = 0; x < 8; ++x) {
+        const bool inside = x >= 2 && x < 6 && y >= 4 && y < 6;
+        EXPECT_EQ(image->rgb[static_cast<std::size_t>((y * 8 + x) * 3)], inside ? 9 : 0)
+            << time << ": " << x << ", " << y;
+      }
     }
   }
 }

@@ -2,14 +2,29 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace gapless {
 
+// Of bytes that somebody is about to write: resize(n) sets none of them, resize(n, 0) does.
+template <typename T>
+struct UninitializedAllocator : std::allocator<T> {
+  template <typename U>
+  struct rebind {
+    using other = UninitializedAllocator<U>;
+  };
+  template <typename U>
+  void construct(U* place) noexcept {
+    ::new (static_cast<void*>(place)) U;
+  }
+};
+using Pixels = std::vector<std::uint8_t, UninitializedAllocator<std::uint8_t>>;
+
 struct Image {
   int width = 0;
   int height = 0;
-  std::vector<std::uint8_t> rgb;  // [height][width][3], 8 bits, encoded sRGB as the file had it
+  Pixels rgb;  // [height][width][3], 8 bits, encoded sRGB as the file had it
 };
 
 }  // namespace gapless

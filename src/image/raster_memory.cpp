@@ -13,7 +13,7 @@ void prefer_huge_pages(void* memory, std::size_t num_bytes) {
   (void)madvise(pages.data(), pages.size(), MADV_HUGEPAGE);
 }
 
-void reserve_raster(std::vector<std::uint8_t>& pixels, std::size_t num_bytes) {
+void reserve_raster(Pixels& pixels, std::size_t num_bytes) {
   pixels.reserve(num_bytes);
   prefer_huge_pages(pixels.data(), num_bytes);
 }

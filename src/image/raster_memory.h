@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <vector>
+
+#include "image/image.h"
 
 namespace gapless {
 
@@ -17,6 +17,6 @@ inline constexpr std::size_t kMinHugeRasterBytes = std::size_t{8} << 20;
 void prefer_huge_pages(void* memory, std::size_t num_bytes);
 
 // Reserves room for num_bytes and touches none of it; of a large raster in huge pages.
-void reserve_raster(std::vector<std::uint8_t>& pixels, std::size_t num_bytes);
+void reserve_raster(Pixels& pixels, std::size_t num_bytes);
 
 }  // namespace gapless

@@ -60,15 +60,25 @@ bool has_huge_pages() {
   return std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled").is_open();
 }
 
+TEST(RasterMemoryTest, RoomForPixelsIsNotCleared) {
+  Pixels pixels(64, 7);
+  pixels.resize(0);
+  pixels.resize(32);
+  EXPECT_EQ(pixels, Pixels(32, 7));
+  pixels.resize(0);
+  pixels.resize(32, 0);
+  EXPECT_EQ(pixels, Pixels(32, 0));
+}
+
 TEST(RasterMemoryTest, ALargeRasterLiesInHugePagesAndASmallOneDoesNot) {
   if (!has_huge_pages()) return;  // nothing to see on such a system
-  std::vector<std::uint8_t> large;
+  Pixels large;
   reserve_raster(large, 2 * kMinHugeRasterBytes);
   EXPECT_GE(large.capacity(), 2 * kMinHugeRasterBytes);
   const std::string flags = mapping_flags(large.data() + kMinHugeRasterBytes);
   EXPECT_NE(flags.find(" hg "), std::string::npos) << flags;
 
-  std::vector<std::uint8_t> small;
+  Pixels small;
   reserve_raster(small, kMinHugeRasterBytes / 2);
   EXPECT_GE(small.capacity(), kMinHugeRasterBytes / 2);
   EXPECT_EQ(mapping_flags(small.data() + kMinHugeRasterBytes / 4).find(" hg "), std::string::npos);

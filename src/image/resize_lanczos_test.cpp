@@ -45,15 +45,15 @@ TEST(ResizeLanczosTest, BitEqualToPillow) {
 
 TEST(ResizeLanczosTest, AFlatPictureStaysFlat) {
   for (const std::uint8_t value : {0, 1, 128, 254, 255}) {
-    const Image flat{50, 40, std::vector<std::uint8_t>(50 * 40 * 3, value)};
+    const Image flat{50, 40, Pixels(50 * 40 * 3, value)};
     EXPECT_THAT(resize_lanczos(flat, 31, 77).rgb, ::testing::Each(value));
   }
 }
 
 TEST(ResizeLanczosTest, ExtremeShapesStayInBounds) {
-  const Image tall{1, 65535, std::vector<std::uint8_t>(65535 * 3, 9)};
+  const Image tall{1, 65535, Pixels(65535 * 3, 9)};
   EXPECT_THAT(resize_lanczos(tall, 378, 378).rgb, ::testing::Each(9));
-  const Image wide{65535, 1, std::vector<std::uint8_t>(65535 * 3, 9)};
+  const Image wide{65535, 1, Pixels(65535 * 3, 9)};
   EXPECT_THAT(resize_lanczos(wide, 378, 378).rgb, ::testing::Each(9));
 }
 
