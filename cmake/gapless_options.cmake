@@ -3,7 +3,7 @@ option(GAPLESS_BUILD_BENCHMARKS "Build bench/" OFF)
 option(GAPLESS_BUILD_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
 # Headers are most of what a test's file costs. Not for scripts/mutants, which compiles files one by one.
 option(GAPLESS_UNITY "Compile several of a test's and of the program's files as one" OFF)
-option(GAPLESS_OPTIMISE_LESS "Compile what computes little faster than it could run: for scripts/test" OFF)
+option(GAPLESS_OPTIMISE_LESS "Optimise what computes little less, so that it compiles sooner: for scripts/test" OFF)
 option(GAPLESS_WERROR "Treat warnings as errors" ON)
 set(GAPLESS_CUDA "AUTO" CACHE STRING "CUDA backend: AUTO (when a toolkit is found), ON (required), OFF")
 set_property(CACHE GAPLESS_CUDA PROPERTY STRINGS AUTO ON OFF)
