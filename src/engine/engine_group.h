@@ -21,8 +21,8 @@
 namespace gapless {
 
 // What one of `num_engines` engines should start with, where the options leave it open: preprocessing
-// threads are half the cores in all, shared out (2 to 8 for each engine). A picture is cut on an engine's share of the cores
-// less three, or on half of them where these are more.
+// threads are half the cores in all, shared out (2 to 8 for each engine; one alone has a default of its own). A picture is cut
+// on an engine's share of the cores less three, or on half of the share where that is more.
 EngineOptions share_of_host(const EngineOptions& options, int num_engines, int num_cores);
 
 class EngineGroup {

@@ -3,11 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <vector>
 
 namespace gapless {
 
-// Of bytes that somebody is about to write: resize(n) sets none of them, resize(n, 0) does.
+// A vector of these does not set what resize(n) adds, which somebody is about to write; resize(n, 0) does.
 template <typename T>
 struct UninitializedAllocator : std::allocator<T> {
   template <typename U>
