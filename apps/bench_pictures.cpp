@@ -80,12 +80,17 @@ class PictureStages {
     });
     std::int64_t decoded_ns = 0;
     time("cut while decoding", [&] {
-      PictureRows rows;
       DecodeHelpers helpers(pool_.num_threads());
+      const DecodeOptions options{
+          .helpers = &helpers,
+          .keeps_all_rows = !crops_read_rows_once(image.width, image.height, tiling, geometry_)};
+      PictureRows rows(rows_kept(*probe_image(bytes), options));
+      Image passing;
       const auto decode = [&] {
         status = decode_image_by_rows(
-            bytes, {.helpers = &helpers},
-            [&rows](const std::uint8_t* rgb, int num_rows) { rows.publish(rgb, num_rows); }, image);
+            bytes, options,
+            [&rows](const std::uint8_t* rgb, int num_rows) { rows.publish(rgb, num_rows); },
+            passing);
         if (!status.ok()) rows.give_up();
         decoded_ns = host_now_ns();
       };

@@ -25,6 +25,18 @@ ExifOrientation exif_mode(const SkillRequest& request) {
   return request.apply_exif_orientation ? ExifOrientation::kApply : ExifOrientation::kIgnore;
 }
 
+DecodeOptions decode_options(const SkillRequest& request, const DecodedSize& size,
+                             const Tiling& tiling, const CropGeometry& geometry,
+                             DecodeHelpers& helpers) {
+  DecodeOptions options;
+  options.exif = exif_mode(request);
+  options.helpers = &helpers;
+  // A mirror needs whole pictures.
+  options.keeps_all_rows =
+      request.mirrored || !crops_read_rows_once(size.width, size.height, tiling, geometry);
+  return options;
+}
+
 // From the headers, before any image is decoded. The bound of one image holds for the sum of a
 // request's too.
 StatusOr<std::vector<ImageInfo>> probe_images(const SkillRequest& request) {
@@ -48,16 +60,16 @@ StatusOr<std::vector<ImageInfo>> probe_images(const SkillRequest& request) {
 
 // Memory that the images take until their crops are made. One is decoded, and cut beside that, after
 // the other.
-std::int64_t decode_bytes_of(const std::vector<ImageInfo>& infos, const DecodeOptions& options,
-                             const CropGeometry& geometry) {
+std::int64_t decode_bytes_of(const std::vector<ImageInfo>& infos, const SkillRequest& request,
+                             const CropGeometry& geometry, DecodeHelpers& helpers) {
   std::int64_t most_bytes = 0;
   for (const ImageInfo& info : infos) {
-    std::int64_t bytes = decode_memory(info, options).peak_bytes;
-    const DecodedSize size = decoded_size(info, options.exif);
-    // What has no tiling is refused before it is decoded.
-    if (const auto tiling = select_tiling(size.width, size.height, geometry); tiling.ok()) {
-      bytes += crop_memory_bytes(size.width, size.height, *tiling, geometry);
-    }
+    const DecodedSize size = decoded_size(info, exif_mode(request));
+    const auto tiling = select_tiling(size.width, size.height, geometry);
+    if (!tiling.ok()) continue;  // refused before it is decoded
+    const DecodeOptions options = decode_options(request, size, *tiling, geometry, helpers);
+    const std::int64_t bytes = decode_memory(info, options).peak_bytes +
+                               crop_memory_bytes(size.width, size.height, *tiling, geometry);
     most_bytes = std::max(most_bytes, bytes);
   }
   return most_bytes;
@@ -211,8 +223,7 @@ StatusOr<std::int64_t> Preprocessor::begin_images(const SkillRequest& request,
   }
   if (find_crops(images)) return std::int64_t{0};
   DecodeHelpers helpers = decode_helpers();
-  return decode_bytes_of(infos, {.exif = exif_mode(request), .helpers = &helpers},
-                         model_.crop_geometry());
+  return decode_bytes_of(infos, request, model_.crop_geometry(), helpers);
 }
 
 bool Preprocessor::find_crops(std::vector<PreparedImage>& images) const {
@@ -272,15 +283,13 @@ Status Preprocessor::cut_image(const std::string& encoded, const SkillRequest& r
                                const Tiling& tiling, std::span<std::uint8_t* const> crops,
                                const StopCheck& stop, StageTimes& stages) const {
   const std::span<const std::byte> bytes = std::as_bytes(std::span(encoded));
-  DecodeOptions options;
-  options.exif = exif_mode(request);
-  options.stop = stop;
-  DecodeHelpers helpers = decode_helpers();
-  options.helpers = &helpers;
   GAPLESS_ASSIGN_OR_RETURN(const ImageInfo info, probe_image(bytes));
-  const DecodedSize size = decoded_size(info, options.exif);
+  const DecodedSize size = decoded_size(info, exif_mode(request));
+  DecodeHelpers helpers = decode_helpers();
+  DecodeOptions options = decode_options(request, size, tiling, model_.crop_geometry(), helpers);
+  options.stop = stop;
   Image image;
-  PictureRows rows;
+  PictureRows rows(rows_kept(info, options));
   Status decoded;
   std::int64_t decoded_ns = 0;
   const std::int64_t begin_ns = host_now_ns();

@@ -57,8 +57,12 @@ class PreprocessTest : public ::testing::Test {
   // The crops that the image has alone.
   static void expect_crops_of(const std::string& name, const PreparedImage& image,
                               bool mirrored = false) {
-    const auto bytes = file(name);
-    Image decoded = decode_image(std::as_bytes(std::span(*bytes))).value();
+    SCOPED_TRACE(name);
+    expect_crops_of_bytes(*file(name), image, mirrored);
+  }
+  static void expect_crops_of_bytes(const std::string& bytes, const PreparedImage& image,
+                                    bool mirrored = false) {
+    Image decoded = decode_image(std::as_bytes(std::span(bytes))).value();
     if (mirrored) {
       const Image plain = decoded;
       for (int i = 0; i < plain.width * plain.height; ++i) {
@@ -77,7 +81,7 @@ class PreprocessTest : public ::testing::Test {
     for (std::size_t i = 0; i < image.crops_pinned.size(); ++i) {
       EXPECT_EQ(
           std::memcmp(image.crops_pinned[i], crops.pixels.data() + i * crop_bytes, crop_bytes), 0)
-          << name << ", crop " << i;
+          << "crop " << i;
     }
   }
 
@@ -277,6 +281,32 @@ TEST_F(PreprocessTest, TheQuickPartTellsWhatTheRestTakes) {
   ASSERT_TRUE(preprocessor_->finish(one, begun->prompts, {}, stages).ok());
   for (const PreparedPrompt& prompt : begun->prompts) expect_crops_of("wide.png", prompt.images[0]);
   EXPECT_EQ(preprocessor_->begin(one, 1, stages)->decode_bytes, 0) << "known now";
+}
+
+// Its rows are cut as they come, and take each other's places; a mirror needs them all.
+TEST_F(PreprocessTest, ALargePictureIsNeverThereAsAWhole) {
+  Image large{2000, 1450, {}};
+  for (int i = 0; i < large.width * large.height; ++i) {
+    const int x = i % large.width, y = i / large.width;
+    large.rgb.insert(large.rgb.end(),
+                     {static_cast<std::uint8_t>(x / 13), static_cast<std::uint8_t>(x * y >> 9),
+                      static_cast<std::uint8_t>(y / 5)});
+  }
+  const auto png = encode_png(large).value();
+  SkillRequest request = about(
+      {std::make_shared<const std::string>(reinterpret_cast<const char*>(png.data()), png.size())});
+  StageTimes stages;
+  const std::int64_t passing_bytes = preprocessor_->begin(request, 1, stages)->decode_bytes;
+  const auto prompt = preprocessor_->prepare(request);
+  ASSERT_TRUE(prompt.ok()) << prompt.status().to_string();
+  expect_crops_of_bytes(*request.images[0], prompt->images[0]);
+
+  request.mirrored = true;
+  EXPECT_EQ(preprocessor_->begin(request, 1, stages)->decode_bytes - passing_bytes,
+            std::int64_t{3} * large.width * (large.height - kRowsKept));
+  const auto mirrored = preprocessor_->prepare(request);
+  ASSERT_TRUE(mirrored.ok()) << mirrored.status().to_string();
+  expect_crops_of_bytes(*request.images[0], mirrored->images[0], true);
 }
 
 TEST_F(PreprocessTest, AStoppedPictureLeavesNoCrops) {

@@ -110,6 +110,15 @@ bool make_crops_into(PictureRows& rows, int width, int height, const Tiling& til
   return run_resizes(resizes, rows, pool, decode, stop, helpers);
 }
 
+bool crops_read_rows_once(int width, int height, const Tiling& tiling,
+                          const CropGeometry& geometry) {
+  const int side = geometry.crop_size;
+  return LanczosResize::reads_in_blocks(width, height, side, side) &&
+         (num_crops(tiling) == 1 ||
+          LanczosResize::reads_in_blocks(width, height, geometry.canvas_pixels(tiling.cols),
+                                         geometry.canvas_pixels(tiling.rows)));
+}
+
 std::int64_t crop_memory_bytes(int width, int height, const Tiling& tiling,
                                const CropGeometry& geometry) {
   const int side = geometry.crop_size;

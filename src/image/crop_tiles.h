@@ -80,6 +80,10 @@ bool make_crops_into(PictureRows& rows, int width, int height, const Tiling& til
                      ThreadPool* pool = nullptr, const std::function<void()>& decode = nullptr,
                      const StopCheck& stop = {}, DecodeHelpers* helpers = nullptr);
 
+// Whether that reads each row of such a picture once, from the top, so that rows need not stay (PictureRows).
+bool crops_read_rows_once(int width, int height, const Tiling& tiling,
+                          const CropGeometry& geometry);
+
 // What that holds in memory beside the picture and the crops.
 std::int64_t crop_memory_bytes(int width, int height, const Tiling& tiling,
                                const CropGeometry& geometry);

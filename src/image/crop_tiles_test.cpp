@@ -161,6 +161,78 @@ TEST(MakeCropsTest, CutsWhileTheRowsCome) {
   }
 }
 
+// A decoder that has room for a few rows, and whoever let go of a row does not find it again.
+class PassingRows {
+ public:
+  explicit PassingRows(const Image& image)
+      : image_(image), row_bytes_(static_cast<std::ptrdiff_t>(image.width) * 3) {
+    raster_.resize(static_cast<std::size_t>(row_bytes_) * kKept, kGone);
+  }
+  PictureRows& rows() { return rows_; }
+  // Publishes the first num_rows of them.
+  void decode(int num_rows) {
+    constexpr int kStrip = 32;
+    for (int y = 0; y < num_rows; ++y) {
+      const auto row = image_.rgb.begin() + row_bytes_ * y;
+      std::copy(row, row + row_bytes_, row_at(y));
+      if ((y + 1) % kStrip != 0 && y + 1 != num_rows) continue;
+      rows_.publish(raster_.data(), y + 1);
+      for (int gone = std::max(0, y + 1 - kKept); gone < y + 1 - kKept / 2; ++gone) {
+        std::fill(row_at(gone), row_at(gone) + row_bytes_, kGone);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kKept = 128;
+  static constexpr std::uint8_t kGone = 0xEE;
+  std::vector<std::uint8_t>::iterator row_at(int y) {
+    return raster_.begin() + row_bytes_ * (y % kKept);
+  }
+  const Image& image_;
+  const std::ptrdiff_t row_bytes_;
+  std::vector<std::uint8_t> raster_;
+  PictureRows rows_{kKept};
+};
+
+TEST(MakeCropsTest, CutsRowsThatDoNotStay) {
+  ThreadPool pool(4);
+  for (const auto& [width, height] : {std::pair{1600, 1100}, std::pair{700, 389}}) {
+    const Image image = pattern_image(width, height);
+    const CropSet wanted = make_crops(image, kMoondream).value();
+    ASSERT_TRUE(crops_read_rows_once(width, height, wanted.tiling, kMoondream));
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      std::vector<std::uint8_t> pixels(wanted.pixels.size());
+      std::vector<std::uint8_t*> crops;
+      for (std::size_t at = 0; at < pixels.size(); at += kMoondream.crop_bytes()) {
+        crops.push_back(pixels.data() + at);
+      }
+      PassingRows passing(image);
+      ThreadPool* const used = repeat % 2 == 0 ? &pool : nullptr;
+      EXPECT_TRUE(make_crops_into(passing.rows(), width, height, wanted.tiling, kMoondream, crops,
+                                  used, [&] { passing.decode(height); }));
+      ASSERT_EQ(pixels, wanted.pixels);
+      // Broken off by the decoder, and by whoever does not want the crops any more.
+      PassingRows half(image);
+      EXPECT_TRUE(
+          make_crops_into(half.rows(), width, height, wanted.tiling, kMoondream, crops, used, [&] {
+            half.decode(height / 2);
+            half.rows().give_up();
+          }));
+      PassingRows unwanted(image);
+      std::atomic<int> asked{0};
+      EXPECT_FALSE(make_crops_into(
+          unwanted.rows(), width, height, wanted.tiling, kMoondream, crops, used,
+          [&] { unwanted.decode(height); }, [&] { return ++asked >= 4 * repeat; }));
+    }
+  }
+  // One pass alone, or the vertical one first, goes back to rows that were read before.
+  EXPECT_FALSE(crops_read_rows_once(378, 1200, {1, 1}, kMoondream));
+  EXPECT_FALSE(crops_read_rows_once(1200, 378, {1, 1}, kMoondream));
+  EXPECT_FALSE(crops_read_rows_once(400, 4000, {1, 1}, kMoondream));
+  EXPECT_FALSE(crops_read_rows_once(kMoondream.canvas_pixels(4), 3000, {2, 4}, kMoondream));
+}
+
 TEST(MakeCropsTest, ADecoderThatGivesUpEndsTheCutting) {
   ThreadPool pool(4);
   const Image image = pattern_image(800, 600);

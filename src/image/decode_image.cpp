@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "base/check.h"
 #include "image/codecs.h"
 #include "image/exif.h"
 
@@ -19,15 +20,20 @@ constexpr std::size_t kPixelsPerCheck = std::size_t{1} << 16;
 constexpr std::int64_t kCodecRows = 64;
 constexpr std::int64_t kCodecBytes = 1 << 20;
 
+bool is_turned(const ImageInfo& info, const DecodeOptions& options) {
+  return options.exif == ExifOrientation::kApply && info.orientation != 1;
+}
+
 Status decode_raster(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
                      const DecodeOptions& options, Raster& raster) {
   const StopCheck& stop = options.stop;
+  const int kept = rows_kept(info, options);
   if (info.format != ImageFormat::kJpeg && options.helpers != nullptr) options.helpers->close();
   switch (info.format) {
     case ImageFormat::kJpeg:
-      return internal::decode_jpeg(bytes, info, on_rows, stop, options.helpers, raster);
+      return internal::decode_jpeg(bytes, info, on_rows, kept, stop, options.helpers, raster);
     case ImageFormat::kPng:
-      return internal::decode_png(bytes, info, on_rows, stop, raster);
+      return internal::decode_png(bytes, info, on_rows, kept, stop, raster);
     case ImageFormat::kWebp: {
       GAPLESS_ASSIGN_OR_RETURN(raster, internal::decode_webp(bytes, info, stop));
       return ok_status();
@@ -56,7 +62,7 @@ bool drop_alpha(Pixels& pixels, const StopCheck& stop) {
 
 Status decode_within_bounds(std::span<const std::byte> bytes, const ImageInfo& info,
                             const DecodeOptions& options, const OnRows& on_rows, Image& image) {
-  const bool turns = options.exif == ExifOrientation::kApply && info.orientation != 1;
+  const bool turns = is_turned(info, options);
   Raster raster;
   const Status decoded = decode_raster(bytes, info, turns ? nullptr : on_rows, options, raster);
   image = {raster.width, raster.height, std::move(raster.pixels)};
@@ -95,17 +101,28 @@ DecodedSize decoded_size(const ImageInfo& info, ExifOrientation exif) {
 
 DecodeMemory decode_memory(const ImageInfo& info, const DecodeOptions& options) {
   const std::int64_t num_pixels = std::int64_t{info.width} * info.height;
-  const std::int64_t raster_bytes = num_pixels * info.num_channels;
-  const bool is_shared = options.helpers != nullptr && internal::jpeg_decodes_in_bands(info);
+  const int kept = rows_kept(info, options);
+  const std::int64_t raster_bytes =
+      std::int64_t{info.width} * (kept > 0 ? kept : info.height) * info.num_channels;
+  const bool is_shared = internal::jpeg_decodes_in_bands(info, options.helpers);
   const int num_readers = is_shared ? 1 + options.helpers->count() : 1;
   const std::int64_t codec_bytes =
       info.codec_bytes + num_readers * kCodecRows * info.width * info.num_channels + kCodecBytes;
   DecodeMemory memory{raster_bytes + codec_bytes, raster_bytes};
-  if (options.exif == ExifOrientation::kApply && info.orientation != 1) {
+  if (is_turned(info, options)) {
     memory.image_bytes = num_pixels * 3;  // turned into a raster of its own
     memory.peak_bytes = std::max(memory.peak_bytes, raster_bytes + memory.image_bytes);
   }
   return memory;
+}
+
+int rows_kept(const ImageInfo& info, const DecodeOptions& options) {
+  const std::int64_t raster_bytes = std::int64_t{info.width} * info.height * 3;
+  const bool keeps_all = options.keeps_all_rows || !info.comes_by_rows ||
+                         is_turned(info, options) || info.height <= kRowsKept ||
+                         raster_bytes < static_cast<std::int64_t>(kMinHugeRasterBytes) ||
+                         internal::jpeg_decodes_in_bands(info, options.helpers);
+  return keeps_all ? 0 : kRowsKept;
 }
 
 Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options) {
@@ -149,6 +166,7 @@ Status decode_image_by_rows(std::span<const std::byte> bytes, const DecodeOption
 }
 
 StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options) {
+  GAPLESS_CHECK(options.keeps_all_rows);
   Image image;
   GAPLESS_RETURN_IF_ERROR(decode_image_by_rows(bytes, options, nullptr, image));
   return image;

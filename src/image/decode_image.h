@@ -42,6 +42,8 @@ struct DecodeOptions {
   std::int64_t max_pixels = kMaxImagePixels;  // a smaller bound than limits.h's, never a larger one
   StopCheck stop = {};                        // Cancelled when it says so
   DecodeHelpers* helpers = nullptr;           // closed when decoding ends; nullptr: none
+  // false: of a large picture that comes row by row only kRowsKept rows are there at a time (rows_kept).
+  bool keeps_all_rows = true;
 };
 
 // What the header says, before any bound is applied to its size.
@@ -52,11 +54,12 @@ struct ImageInfo {
   // EXIF orientation 1..8 from JPEG's APP1, PNG's eXIf or WebP's EXIF chunk; 1 (upright) where
   // there is none or where it cannot be read.
   int orientation = 1;
-  // What decoding takes. The raster has num_channels bytes a pixel (4 with transparency); the codec
+  // What decoding takes. The raster has num_channels bytes a pixel (4 of a WebP with transparency); the codec
   // holds codec_bytes beside it for pictures that it cannot decode row by row (progressive JPEG,
   // lossless WebP), 0 for the others.
   int num_channels = 3;
   std::int64_t codec_bytes = 0;
+  bool comes_by_rows = false;  // from the top, each final when it comes
   // Of this kind of file: kMaxLosslessWebpPixels where a WebP is not known to be lossy.
   std::int64_t max_pixels = kMaxImagePixels;
 };
@@ -80,20 +83,28 @@ struct DecodeMemory {
 };
 DecodeMemory decode_memory(const ImageInfo& info, const DecodeOptions& options);
 
+// How many rows are there at a time when decode_image_by_rows makes this picture: 0 for all, or kRowsKept. It is all
+// where options.keeps_all_rows, where the picture is small, does not come by rows or is turned, and where helpers share
+// the work.
+inline constexpr int kRowsKept = 128;
+int rows_kept(const ImageInfo& info, const DecodeOptions& options);
+
 // The bounds of limits.h and of the options, as decode_image applies them.
 Status check_image_bounds(const ImageInfo& info, const DecodeOptions& options);
 
 // WebP is handed to its library in pieces, and options.stop is asked between them: 1 KiB of a lossy
 // file, about 32 rows of a lossless one, but the library waits for an eighth of that first. The
-// others ask it for every row.
+// others ask it for every row. Not with options.keeps_all_rows false.
 StatusOr<Image> decode_image(std::span<const std::byte> bytes, const DecodeOptions& options = {});
 
 // Told while a picture is decoded: its first num_rows rows are final, and are at `rgb`, the same
-// address each time.
+// address each time. Where rows_kept() is not 0, row y lies at y % kRowsKept, and when the call returns nobody may read
+// rows before num_rows - kRowsKept / 2 any more: others take their places.
 using OnRows = std::function<void(const std::uint8_t* rgb, int num_rows)>;
 
 // The same, for those who read the rows while the rest is decoded: on_rows is called whenever more
-// rows are final, from the top, in the end with all of them, by one thread at a time. The rows stay valid as long as `image`
+// rows are final, from the top, in the end with all of them, by one thread at a time. The rows, or those that are kept,
+// stay valid as long as `image`
 // is left alone, also when decoding fails, and lie in image.rgb when it does not.
 Status decode_image_by_rows(std::span<const std::byte> bytes, const DecodeOptions& options,
                             const OnRows& on_rows, Image& image);

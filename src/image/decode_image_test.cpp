@@ -273,7 +273,7 @@ TEST(DecodeByRowsTest, RowsAreFinalWhenTheyAreTold) {
                {make_jpeg(50, 200, std::span(rgba), {.num_components = 4}), true},
                {make_png(50, 200, picture.rgb), true},
                {make_png(50, 200, picture.rgb, {.interlaced = true}), false},
-               {make_png(50, 200, rgba, {.colour_type = 6}), false},
+               {make_png(50, 200, rgba, {.colour_type = 6}), true},
                {make_webp(50, 200, picture.rgb, 3), false}};
   for (const auto& c : cases) {
     SCOPED_TRACE(&c - cases);
@@ -328,6 +328,56 @@ FileBytes flat_png(int width, int height, bool interlaced = false) {
   const std::vector<std::uint8_t> rows(static_cast<std::size_t>(width) *
                                        static_cast<std::size_t>(height) * 3);
   return make_png(width, height, rows, {.interlaced = interlaced});
+}
+
+// Whoever lets the older half go at each call has seen all of a large picture.
+TEST(DecodeByRowsTest, OfALargePictureAFewRowsAreKept) {
+  constexpr int kWidth = 2800, kHeight = 1000;
+  const Image picture = pattern_image(kWidth, kHeight);
+  const auto all = static_cast<std::size_t>(kWidth) * kHeight;
+  std::vector<std::uint8_t> with_alpha;
+  for (std::size_t i = 0; i < all; ++i) {
+    const auto* const pixel = picture.rgb.data() + 3 * i;
+    with_alpha.insert(with_alpha.end(), {pixel[0], pixel[1], pixel[2], 77});
+  }
+  const FileBytes jpeg = make_jpeg(kWidth, kHeight, picture.rgb);
+  for (const FileBytes& file :
+       {jpeg, make_jpeg(kWidth, kHeight, std::span(with_alpha), {.num_components = 4}),
+        make_png(kWidth, kHeight, with_alpha, {.colour_type = 6})}) {
+    const DecodeOptions options{.keeps_all_rows = false};
+    ASSERT_EQ(rows_kept(*probe_image(file), options), kRowsKept);
+    const Image whole = decode_image(file).value();
+    Image image;
+    int num_told = 0;
+    const auto on_rows = [&](const std::uint8_t* rgb, int num_rows) {
+      ASSERT_LE(num_rows - num_told, kRowsKept / 2) << "rows that nobody could see";
+      for (int y = std::max(0, num_rows - kRowsKept / 2); y < num_rows; ++y) {
+        const auto* const row = rgb + std::ptrdiff_t{y % kRowsKept} * kWidth * 3;
+        ASSERT_TRUE(
+            std::equal(row, row + kWidth * 3, whole.rgb.begin() + std::ptrdiff_t{y} * kWidth * 3))
+            << "row " << y << " of " << num_rows;
+      }
+      num_told = num_rows;
+    };
+    ASSERT_TRUE(decode_image_by_rows(file, options, on_rows, image).ok());
+    EXPECT_EQ(num_told, kHeight);
+    EXPECT_EQ(image.rgb.size(), std::size_t{kRowsKept} * kWidth * 3);
+    EXPECT_LE(decode_memory(*probe_image(file), options).peak_bytes,
+              (kRowsKept + 64) * kWidth * 3 + (1 << 20));
+  }
+
+  // All of them where somebody wants them, where the picture is small, and where it has to be whole before it is right.
+  const auto keeps_all = [](const FileBytes& file, const DecodeOptions& options) {
+    return rows_kept(*probe_image(file), options) == 0;
+  };
+  EXPECT_TRUE(keeps_all(jpeg, {}));
+  EXPECT_TRUE(keeps_all(make_jpeg(50, 200, pattern_image(50, 200).rgb), {.keeps_all_rows = false}));
+  EXPECT_FALSE(probe_image(flat_png(9, 9, true))->comes_by_rows);
+  const FileBytes turned = with_jpeg_exif(jpeg, exif_block(3));
+  EXPECT_TRUE(keeps_all(turned, {.keeps_all_rows = false}));
+  EXPECT_FALSE(keeps_all(turned, {.exif = ExifOrientation::kIgnore, .keeps_all_rows = false}));
+  DecodeHelpers helpers(4 * kMaxDecodeHelpers);
+  EXPECT_TRUE(keeps_all(jpeg, {.helpers = &helpers, .keeps_all_rows = false})) << "bands";
 }
 FileBytes noisy_webp(int width, int height) {
   std::vector<std::uint8_t> samples(static_cast<std::size_t>(width) *
@@ -440,11 +490,9 @@ TEST(DecodeMemoryTest, CountsRasterCodecAndTurning) {
       << "rows of each reader";
   expect_bytes(memory_of(flat_png(kWidth, kHeight)), 3 * kPixels, 3 * kPixels);
   const std::vector<std::uint8_t> rgba(kPixels * 4, 7);
-  expect_bytes(memory_of(make_png(kWidth, kHeight, rgba, {.colour_type = 6})), 4 * kPixels,
-               4 * kPixels);
-  const std::vector<std::uint8_t> indices(kPixels);
-  const PngSpec palette{.colour_type = 3, .palette = {1, 2, 3}, .palette_alpha = {9}};
-  expect_bytes(memory_of(make_png(kWidth, kHeight, indices, palette)), 4 * kPixels, 4 * kPixels);
+  expect_bytes(memory_of(make_png(kWidth, kHeight, rgba, {.colour_type = 6})), 3 * kPixels,
+               3 * kPixels);
+  expect_bytes(memory_of(make_webp(kWidth, kHeight, rgba, 4)), 4 * kPixels, (4 + 4) * kPixels);
 
   const FileBytes baseline = grey_jpeg(kWidth, kHeight, 0);
   expect_bytes(memory_of(baseline), 3 * kPixels, 3 * kPixels);

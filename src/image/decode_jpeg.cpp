@@ -14,15 +14,10 @@
 // clang-format on
 
 #include "image/codecs.h"
-#include "image/raster_memory.h"
 #include "image/row_bands.h"
 
 namespace gapless::internal {
 namespace {
-
-// Rows decoded per call. The raster grows with them, so a header that promises a large picture
-// over a few bytes of data does not touch memory for all of it.
-constexpr int kStripRows = 32;
 
 // Pictures that helpers are worth their start for, and whose whole raster may be touched on the word of
 // their header.
@@ -251,7 +246,7 @@ Status decode_with_helpers(JpegReader& reader, std::span<const std::byte> bytes,
                            DecodeHelpers& helpers, Raster& raster) {
   const std::size_t row_bytes = static_cast<std::size_t>(info.width) * 3;
   const std::size_t num_bytes = row_bytes * static_cast<std::size_t>(info.height);
-  reserve_raster(raster.pixels, num_bytes);
+  raster.reserve();
   raster.pixels.resize(num_bytes);
   std::uint8_t* const rgb = raster.pixels.data();
   RowBands bands(info.height, helpers.count() + 1, kStripRows, rgb, on_rows);
@@ -268,31 +263,29 @@ Status decode_with_helpers(JpegReader& reader, std::span<const std::byte> bytes,
 
 }  // namespace
 
-bool jpeg_decodes_in_bands(const ImageInfo& info) {
+bool jpeg_decodes_in_bands(const ImageInfo& info, const DecodeHelpers* helpers) {
   const std::int64_t num_pixels = std::int64_t{info.width} * info.height;
-  return info.format == ImageFormat::kJpeg && info.codec_bytes == 0 &&
-         num_pixels >= kMinBandedPixels && num_pixels <= kMaxBandedPixels;
+  return helpers != nullptr && helpers->count() > 0 && info.format == ImageFormat::kJpeg &&
+         info.codec_bytes == 0 && num_pixels >= kMinBandedPixels && num_pixels <= kMaxBandedPixels;
 }
 
 Status decode_jpeg(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
-                   const StopCheck& stop, DecodeHelpers* helpers, Raster& raster) {
+                   int rows_kept, const StopCheck& stop, DecodeHelpers* helpers, Raster& raster) {
   JpegReader reader;
   GAPLESS_RETURN_IF_ERROR(open(reader, bytes, info, stop));
   const auto width = static_cast<std::size_t>(info.width);
-  raster = {info.width, info.height, 3, {}};
+  raster = {info.width, info.height, 3, rows_kept, {}};
   const bool is_cmyk = reader.info.num_components == 4;
-  if (helpers != nullptr && helpers->count() > 0 && jpeg_decodes_in_bands(info) && !is_cmyk) {
+  if (jpeg_decodes_in_bands(info, helpers) && !is_cmyk) {
     return decode_with_helpers(reader, bytes, info, on_rows, stop, *helpers, raster);
   }
   if (helpers != nullptr) helpers->close();
-  reserve_raster(raster.pixels, width * static_cast<std::size_t>(info.height) * 3);
+  raster.reserve();
   std::vector<std::uint8_t> cmyk_strip(is_cmyk ? width * 4 * kStripRows : 0);
   for (int y = 0; y < info.height; y += kStripRows) {
     const int num_rows = std::min(kStripRows, info.height - y);
     const std::size_t num_pixels = width * static_cast<std::size_t>(num_rows);
-    const std::size_t at = raster.pixels.size();
-    raster.pixels.resize(at + num_pixels * 3);
-    std::uint8_t* rgb = raster.pixels.data() + at;
+    std::uint8_t* const rgb = raster.rows_at(y, num_rows);
     if (!is_cmyk) {
       if (!read_rows(reader, rgb, width * 3, num_rows)) return failed(reader);
     } else {

@@ -8,15 +8,12 @@
 #include <cstring>
 
 #include "image/codecs.h"
-#include "image/raster_memory.h"
 
 namespace gapless::internal {
 namespace {
 
 // Deflate cannot expand further than this (258 bytes from two bits).
 constexpr std::size_t kMaxDeflateRatio = 1032;
-
-constexpr int kStripRows = 32;
 
 struct PngReader {
   png_structp png = nullptr;
@@ -55,7 +52,7 @@ void read_bytes(png_structp png, png_bytep to, std::size_t count) {
   reader->position += count;
 }
 
-// Reads the header and asks for 8-bit RGB or RGBA whatever the file holds.
+// Reads the header and asks for 8-bit RGB whatever the file holds.
 bool start(PngReader& reader) {
   png_structp png = reader.png;
   if (setjmp(png_jmpbuf(png))) return false;
@@ -67,6 +64,7 @@ bool start(PngReader& reader) {
   png_read_info(png, reader.info);
   png_set_expand(png);    // palette and small greys to 8 bits, tRNS to alpha
   png_set_strip_16(png);  // the high byte of 16-bit samples
+  png_set_strip_alpha(png);
   png_set_gray_to_rgb(png);
   reader.num_passes = png_set_interlace_handling(png);
   png_read_update_info(png, reader.info);
@@ -98,7 +96,7 @@ Status failed(const PngReader& reader) {
 }  // namespace
 
 Status decode_png(std::span<const std::byte> bytes, const ImageInfo& info, const OnRows& on_rows,
-                  const StopCheck& stop, Raster& raster) {
+                  int rows_kept, const StopCheck& stop, Raster& raster) {
   PngReader reader;
   reader.stop = &stop;
   reader.data = bytes.data();
@@ -120,26 +118,21 @@ Status decode_png(std::span<const std::byte> bytes, const ImageInfo& info, const
   }
   if (!start(reader)) return failed(reader);
 
-  raster = {info.width, info.height, png_get_channels(reader.png, reader.info), {}};
+  raster = {info.width, info.height, 3, rows_kept, {}};
   const std::size_t row_bytes = png_get_rowbytes(reader.png, reader.info);
   if (png_get_image_width(reader.png, reader.info) != static_cast<png_uint_32>(info.width) ||
       png_get_image_height(reader.png, reader.info) != static_cast<png_uint_32>(info.height) ||
-      (raster.num_channels != 3 && raster.num_channels != 4) ||
-      row_bytes !=
-          static_cast<std::size_t>(info.width) * static_cast<std::size_t>(raster.num_channels)) {
+      row_bytes != raster.row_bytes()) {
     return make_error(StatusCode::kInternal, "PNG: unexpected raster layout");
   }
-  // It grows with the rows of the first pass, so that memory is touched as they come.
-  reserve_raster(raster.pixels, row_bytes * height);
-  const bool tells_rows = on_rows && raster.num_channels == 3 && reader.num_passes == 1;
+  raster.reserve();
+  const bool tells_rows = on_rows && reader.num_passes == 1;
   for (int pass = 0; pass < reader.num_passes; ++pass) {
     for (int y = 0; y < info.height; y += kStripRows) {
       const int num_rows = std::min(kStripRows, info.height - y);
-      const std::size_t at = static_cast<std::size_t>(y) * row_bytes;
-      if (pass == 0) {
-        raster.pixels.resize(at + static_cast<std::size_t>(num_rows) * row_bytes);
+      if (!read_rows(reader, raster.rows_at(y, num_rows), row_bytes, num_rows)) {
+        return failed(reader);
       }
-      if (!read_rows(reader, raster.pixels.data() + at, row_bytes, num_rows)) return failed(reader);
       if (tells_rows) on_rows(raster.pixels.data(), y + num_rows);
     }
   }

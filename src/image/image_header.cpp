@@ -139,7 +139,7 @@ constexpr bool is_progressive(std::uint32_t frame_marker) {
 // Walks the segments up to the first scan. The size comes from the start of frame, the orientation
 // from the first EXIF segment.
 StatusOr<ImageInfo> probe_jpeg(Bytes bytes) {
-  ImageInfo info{.format = ImageFormat::kJpeg};
+  ImageInfo info{.format = ImageFormat::kJpeg, .comes_by_rows = true};
   bool has_frame = false;
   bool has_exif = false;
   bool in_one_scan = true;
@@ -183,25 +183,17 @@ StatusOr<ImageInfo> probe_jpeg(Bytes bytes) {
   return info;
 }
 
-// The orientation is in the first eXIf chunk, which may stand before or after the pixels.
-// Transparency is in the colour type, or in a chunk of its own.
-void read_png_chunks(Bytes bytes, ImageInfo& info) {
+// In the first eXIf chunk, which may stand before or after the pixels.
+int png_orientation(Bytes bytes) {
   constexpr std::size_t kChunkFrame = 12;  // length, type, CRC
-  constexpr std::size_t kColourTypeAt = 25;
-  constexpr std::uint32_t kHasAlpha = 4;
-  bool has_exif = false;
-  if ((byte_at(bytes, kColourTypeAt) & kHasAlpha) != 0) info.num_channels = 4;
   std::size_t at = kPngSignature.size();
   while (bytes.size() - at >= kChunkFrame) {
     const std::size_t chunk_bytes = big_endian_32(bytes, at);
     if (bytes.size() - at - kChunkFrame < chunk_bytes) break;
-    if (has_at(bytes, at + 4, "tRNS")) info.num_channels = 4;
-    if (has_at(bytes, at + 4, "eXIf") && !has_exif) {
-      info.orientation = exif_orientation(bytes.subspan(at + 8, chunk_bytes));
-      has_exif = true;
-    }
+    if (has_at(bytes, at + 4, "eXIf")) return exif_orientation(bytes.subspan(at + 8, chunk_bytes));
     at += kChunkFrame + chunk_bytes;
   }
+  return 1;
 }
 
 StatusOr<ImageInfo> probe_png(Bytes bytes) {
@@ -215,11 +207,12 @@ StatusOr<ImageInfo> probe_png(Bytes bytes) {
   if (width > 0x7fffffff || height > 0x7fffffff) {
     return data_loss("PNG: header with a size of {}x{}", width, height);
   }
-  ImageInfo info{.format = ImageFormat::kPng,
-                 .width = static_cast<int>(width),
-                 .height = static_cast<int>(height)};
-  read_png_chunks(bytes, info);
-  return info;
+  constexpr std::size_t kInterlaceAt = 28;
+  return ImageInfo{.format = ImageFormat::kPng,
+                   .width = static_cast<int>(width),
+                   .height = static_cast<int>(height),
+                   .orientation = png_orientation(bytes),
+                   .comes_by_rows = byte_at(bytes, kInterlaceAt) == 0};
 }
 
 // The orientation in the first EXIF chunk of the RIFF container.

@@ -133,7 +133,7 @@ GAPLESS_VNNI_INLINE __m128i bytes_of_taps(int pixels) {
                       _mm_setr_epi8(0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11, 0, 0, 0, 0));
 }
 
-// One register reads a quad of taps of kOutputs neighbouring outputs, whose first taps lie at most (kOutputs - 1) * scale + 1
+// One register holds a quad of taps of kOutputs neighbouring outputs, whose first taps lie at most (kOutputs - 1) * scale + 1
 // pixels apart.
 bool is_within_register(int in_width, int out_width) {
   constexpr int kMostPixels = kRegister / kLanczosChannels - kTapsAtOnce;
@@ -174,11 +174,51 @@ GAPLESS_VNNI_INLINE void sum_4_pixels(const std::uint8_t* rows, std::size_t row_
   store_pixels(sums_3, out + row_offsets[3]);
 }
 
+// Of the four quarters together, in the first one.
+GAPLESS_VNNI_INLINE __m512i sum_of_quarters(__m512i quarters) {
+  const __m512i halves =
+      _mm512_add_epi32(quarters, _mm512_shuffle_i64x2(quarters, quarters, 0b1110));
+  return _mm512_add_epi32(halves, _mm512_shuffle_i64x2(halves, halves, 0b01));
+}
+
+// Output o of kRows rows, where many taps make one: four quads of them at once, one in each quarter.
+GAPLESS_VNNI_INLINE void sum_1_pixel(const std::uint8_t* rows, std::size_t row_stride,
+                                     const LanczosTaps& taps, int o, std::uint8_t* out,
+                                     const std::size_t (&row_offsets)[kRows]) {
+  constexpr int kQuads = 4;
+  const __m512i by_quad =
+      four_times_16(bytes_of_taps(0), bytes_of_taps(kTapsAtOnce), bytes_of_taps(2 * kTapsAtOnce),
+                    bytes_of_taps(3 * kTapsAtOnce));
+  const LanczosTapQuad* quad = taps.quads(o);
+  const std::uint8_t* in = rows + static_cast<std::size_t>(taps.first(o)) * kLanczosChannels;
+  const __m512i zero = _mm512_setzero_si512();
+  // The half that rounds is in the first quarter alone.
+  const __m512i half = _mm512_maskz_set1_epi32(0xf, 1 << (kLanczosPrecisionBits - 1));
+  Sums sums[kRows] = {
+      {half, zero, zero}, {half, zero, zero}, {half, zero, zero}, {half, zero, zero}};
+  for (int left = taps.num_quads(o); left > 0;
+       left -= kQuads, quad += kQuads, in += kQuads * kTapsAtOnce * kLanczosChannels) {
+    // Behind this output's quads lie another's.
+    const __mmask8 mine = left >= kQuads ? 0xff : static_cast<__mmask8>((1 << (2 * left)) - 1);
+    const __m512i all = _mm512_maskz_loadu_epi64(mine, quad);
+    const Weights weights{_mm512_shuffle_epi32(all, _MM_PERM_AAAA),
+                          _mm512_shuffle_epi32(all, _MM_PERM_BBBB),
+                          _mm512_shuffle_epi32(all, _MM_PERM_CCCC)};
+    for (int r = 0; r < kRows; ++r) {
+      const std::uint8_t* const row = in + static_cast<std::size_t>(r) * row_stride;
+      add(sums[r], _mm512_permutexvar_epi8(by_quad, _mm512_loadu_si512(row)), weights);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    store_pixels({sum_of_quarters(sums[r].digit_0), sum_of_quarters(sums[r].digit_1),
+                  sum_of_quarters(sums[r].digit_2)},
+                 out + row_offsets[r]);
+  }
+}
+
 GAPLESS_VNNI void sum_block(const std::uint8_t* in, int in_width, int num_rows,
                             const LanczosTaps& taps, std::uint8_t* out, std::size_t out_stride) {
-  if (!is_within_register(in_width, taps.out_size())) {
-    return second_best().block(in, in_width, num_rows, taps, out, out_stride);
-  }
+  const bool are_neighbours_near = is_within_register(in_width, taps.out_size());
   const std::size_t row_bytes = static_cast<std::size_t>(in_width) * kLanczosChannels;
   // Quads of weight 0 and the rest of a register are read behind a row.
   const std::size_t row_stride =
@@ -194,6 +234,13 @@ GAPLESS_VNNI void sum_block(const std::uint8_t* in, int in_width, int num_rows,
       std::memcpy(rows.get() + static_cast<std::size_t>(r) * row_stride, in + row * row_bytes,
                   row_bytes);
       to[r] = row * out_stride;
+    }
+    if (!are_neighbours_near) {
+      for (int o = 0; o < taps.out_size(); ++o) {
+        sum_1_pixel(rows.get(), row_stride, taps, o,
+                    out + static_cast<std::size_t>(o) * kLanczosChannels, to);
+      }
+      continue;
     }
     for (int o = 0; o < taps.out_size(); o += kOutputs) {
       sum_4_pixels(rows.get(), row_stride, taps, o,

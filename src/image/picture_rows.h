@@ -3,23 +3,37 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 namespace gapless {
 
 class PictureRows {
  public:
-  // Nothing yet.
-  PictureRows() = default;
+  // Nothing yet. Only `num_kept` rows are there at a time (0: all): row y at y % num_kept of them.
+  explicit PictureRows(int num_kept = 0) : num_kept_(num_kept) {}
   // All there: `rgb` has num_rows rows.
   PictureRows(const std::uint8_t* rgb, int num_rows) { publish(rgb, num_rows); }
   PictureRows(const PictureRows&) = delete;
   PictureRows& operator=(const PictureRows&) = delete;
 
-  // The first num_rows rows are final. The rows lie at `rgb` from the first call to the last.
+  int num_kept() const { return num_kept_; }
+  // Where row y lies, in rows behind the pointer of wait_for().
+  std::ptrdiff_t place_of(int y) const { return num_kept_ > 0 ? y % num_kept_ : y; }
+
+  // Who reads rows that do not stay. `let_go(num_rows, end)` returns when nobody reads rows before `end` any more;
+  // num_rows are there. It runs on the thread that publishes. Before the first publish().
+  using LetGo = std::function<void(int num_rows, int end)>;
+  void set_reader(LetGo let_go) { let_go_ = std::move(let_go); }
+
+  // The first num_rows rows are final. The rows lie at `rgb` from the first call to the last. When it returns, the newer
+  // half of those that are kept may still be read, and no others.
   void publish(const std::uint8_t* rgb, int num_rows) {
     if (num_rows_.load(std::memory_order_relaxed) == 0) rgb_ = rgb;  // before anybody reads it
     tell(num_rows);
+    if (num_kept_ > 0 && let_go_) let_go_(num_rows, num_rows - num_kept_ / 2);
   }
 
   // No more will come, and those that did are of no use; their memory stays until nobody waits or
@@ -43,6 +57,8 @@ class PictureRows {
     num_rows_.notify_all();
   }
 
+  const int num_kept_ = 0;
+  LetGo let_go_;
   const std::uint8_t* rgb_ = nullptr;
   std::atomic<int> num_rows_{0};
 };

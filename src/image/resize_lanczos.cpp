@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -26,27 +27,27 @@ int num_parts(int whole, int part) {
   return (whole + part - 1) / part;
 }
 
-// Rows [first, first + num_rows) of in, at most kLanczosBlockRows, each resized and handed to sink.
+// Rows [first, first + num_rows), the first one at `in`, at most kLanczosBlockRows, each resized and handed to sink.
 void resize_block_horizontally(const std::uint8_t* in, int in_width, const LanczosTaps& taps,
                                int first, int num_rows, const LanczosResize::RowSink& sink) {
   const std::size_t stride = bytes_of_row(taps.out_size()) + kLanczosSpill;
   const auto rows =
       std::make_unique_for_overwrite<std::uint8_t[]>(stride * static_cast<std::size_t>(num_rows));
-  lanczos_sums().block(in + static_cast<std::size_t>(first) * bytes_of_row(in_width), in_width,
-                       num_rows, taps, rows.get(), stride);
+  lanczos_sums().block(in, in_width, num_rows, taps, rows.get(), stride);
   for (int r = 0; r < num_rows; ++r) {
     sink(first + r, rows.get() + static_cast<std::size_t>(r) * stride);
   }
 }
 
+// `in`: the first row that is read for output row `first`.
 void resize_rows_vertically(const std::uint8_t* in, int width, const LanczosTaps& taps, int first,
                             int num_rows, const LanczosResize::RowSink& sink) {
   const std::size_t row_bytes = bytes_of_row(width);
   const auto row = std::make_unique_for_overwrite<std::uint8_t[]>(row_bytes);
   const auto sum_row = lanczos_sums().row;
   for (int o = first; o < first + num_rows; ++o) {
-    sum_row(in + static_cast<std::size_t>(taps.first(o)) * row_bytes, row_bytes, taps, o,
-            row.get());
+    sum_row(in + static_cast<std::size_t>(taps.first(o) - taps.first(first)) * row_bytes, row_bytes,
+            taps, o, row.get());
     sink(o, row.get());
   }
 }
@@ -89,6 +90,11 @@ LanczosResize::LanczosResize(int in_width, int in_height, int out_width, int out
   progress_->taps_left.store(num_tasks(kTaps), std::memory_order_relaxed);
 }
 
+bool LanczosResize::reads_in_blocks(int in_width, int in_height, int out_width, int out_height) {
+  return in_width != out_width && in_height != out_height &&
+         !is_vertical_first(in_width, in_height, out_width, out_height);
+}
+
 std::int64_t LanczosResize::memory_bytes(int in_width, int in_height, int out_width,
                                          int out_height) {
   if (in_width == out_width || in_height == out_height) return 0;
@@ -105,6 +111,10 @@ int LanczosResize::Pass::num_tasks() const {
 int LanczosResize::Pass::rows_needed(int task) const {
   if (is_horizontal) return std::min(in_height, (task + 1) * kLanczosBlockRows);
   return taps.end_of(std::min(taps.out_size(), (task + 1) * kTaskRows) - 1);
+}
+
+int LanczosResize::Pass::first_row(int task) const {
+  return is_horizontal ? task * kLanczosBlockRows : taps.first(task * kTaskRows);
 }
 
 void LanczosResize::Pass::run_task(int task, const std::uint8_t* in, const RowSink& sink) const {
@@ -161,7 +171,11 @@ void LanczosResize::run_task(Stage stage, int task, const PictureRows& rows) {
   }
   if (stage == kFirstPass) {
     if (const std::uint8_t* const rgb = rows.wait_for(rows_needed(stage, task))) {
-      passes_.front().run_task(task, rgb, [this](int y, const std::uint8_t* row) {
+      const Pass& pass = passes_.front();
+      const std::uint8_t* const in =
+          rgb + rows.place_of(pass.first_row(task)) *
+                    static_cast<std::ptrdiff_t>(bytes_of_row(pass.in_width));
+      pass.run_task(task, in, [this](int y, const std::uint8_t* row) {
         std::memcpy(middle_.get() + static_cast<std::size_t>(y) * middle_row_bytes_, row,
                     middle_row_bytes_);
       });
@@ -170,19 +184,32 @@ void LanczosResize::run_task(Stage stage, int task, const PictureRows& rows) {
   }
   if (passes_.size() == 2) {
     for (int i = 0; i < first_tasks_needed(task); ++i) {
-      wait_until_not(progress_->first_tasks[static_cast<std::size_t>(i)], 0);
+      wait_until_run(i);
     }
   }
   // Also when they were there: a decoder that gave up left the pass before without rows.
   const std::uint8_t* const rgb = rows.wait_for(rows_needed(stage, task));
   if (rgb == nullptr) return;
   if (passes_.empty()) return hand_on_rows(task, rgb);
-  passes_.back().run_task(task, middle_ ? middle_.get() : rgb, sink_);
+  const Pass& pass = passes_.back();
+  pass.run_task(task,
+                (middle_ ? middle_.get() : rgb) +
+                    static_cast<std::size_t>(pass.first_row(task)) * bytes_of_row(pass.in_width),
+                sink_);
 }
 
 void LanczosResize::skip_task(Stage stage, int task) {
   GAPLESS_CHECK(stage != kTaps);
   if (stage == kFirstPass) end_first_task(task);
+}
+
+bool LanczosResize::has_run(int first_task) const {
+  return progress_->first_tasks[static_cast<std::size_t>(first_task)].load(
+             std::memory_order_acquire) != 0;
+}
+
+void LanczosResize::wait_until_run(int first_task) const {
+  wait_until_not(progress_->first_tasks[static_cast<std::size_t>(first_task)], 0);
 }
 
 void LanczosResize::end_first_task(int task) {
@@ -236,21 +263,46 @@ bool run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool
   });
   const int num_before = decode ? 1 + (helpers != nullptr ? helpers->count() : 0) : 0;
   std::atomic<bool> stopped{false};
-  const auto run_task = [&](std::int64_t index) {
-    if (index < num_before) return index == 0 ? decode() : helpers->help();
-    const Task& task = tasks[static_cast<std::size_t>(index - num_before)];
+  const auto run_task = [&](const Task& task) {
     if (task.stage != LanczosResize::kTaps) {
       if (!stopped.load(std::memory_order_relaxed) && is_stopped(stop)) stopped.store(true);
       if (stopped.load()) return task.resize->skip_task(task.stage, task.index);
     }
     task.resize->run_task(task.stage, task.index, rows);
   };
-  const auto num_tasks = static_cast<std::int64_t>(tasks.size()) + num_before;
+  // Where rows do not stay, the decoder runs tasks, too, so they are handed out by a count of their own: the next one to
+  // whoever comes, if num_rows rows are enough for it.
+  alignas(64) std::atomic<std::size_t> next{0};  // many threads write it
+  const auto run_next = [&](int num_rows) {
+    std::size_t index = next.load(std::memory_order_relaxed);
+    do {
+      if (index == tasks.size() || tasks[index].rows_needed > num_rows) return false;
+    } while (!next.compare_exchange_weak(index, index + 1, std::memory_order_relaxed));
+    run_task(tasks[index]);
+    return true;
+  };
+  alignas(64) int num_blocks_gone = 0;
+  rows.set_reader([&](int num_rows, int end) {
+    for (; num_blocks_gone * kLanczosBlockRows < end; ++num_blocks_gone) {
+      for (const LanczosResize& resize : resizes) {
+        while (!resize.has_run(num_blocks_gone) && run_next(num_rows)) {
+        }
+        resize.wait_until_run(num_blocks_gone);  // by another thread
+      }
+    }
+  });
+  const auto run = [&](std::int64_t index) {
+    if (index < num_before) return index == 0 ? decode() : helpers->help();
+    if (rows.num_kept() == 0) return run_task(tasks[static_cast<std::size_t>(index - num_before)]);
+    run_next(std::numeric_limits<int>::max());
+  };
+  const auto num_to_run = static_cast<std::int64_t>(tasks.size()) + num_before;
   if (pool != nullptr) {
-    pool->parallel_for(num_tasks, run_task);
+    pool->parallel_for(num_to_run, run);
   } else {
-    for (std::int64_t i = 0; i < num_tasks; ++i) run_task(i);
+    for (std::int64_t i = 0; i < num_to_run; ++i) run(i);
   }
+  rows.set_reader(nullptr);
   return !stopped.load();
 }
 

@@ -38,6 +38,9 @@ class LanczosResize {
   // Sizes at least 1 (checked: they come from select_tiling, not from a user).
   LanczosResize(int in_width, int in_height, int out_width, int out_height, RowSink sink);
 
+  // Whether such a resize reads the image once, kLanczosBlockRows rows after the other, and so needs no others to be there.
+  static bool reads_in_blocks(int in_width, int in_height, int out_width, int out_height);
+
   // What the resize of such an image holds beside the image.
   static std::int64_t memory_bytes(int in_width, int in_height, int out_width, int out_height);
 
@@ -48,7 +51,10 @@ class LanczosResize {
   // Waits for these rows, and for tasks that need no more rows or belong to an earlier stage. Does
   // nothing when the rows do not come.
   void run_task(Stage stage, int task, const PictureRows& rows);
-  // Instead, when nobody wants the result any more; others go on. Not for kTaps, which have to be
+  // Of the first pass.
+  bool has_run(int first_task) const;
+  void wait_until_run(int first_task) const;
+  // Instead of running it, when nobody wants the result any more; others go on. Not for kTaps, which have to be
   // right where they are read.
   void skip_task(Stage stage, int task);
 
@@ -61,7 +67,9 @@ class LanczosResize {
     int num_tasks() const;
     // Input rows [0, ...) that the task reads.
     int rows_needed(int task) const;
+    // Of rows from first_row(task) on, at `in`.
     void run_task(int task, const std::uint8_t* in, const RowSink& sink) const;
+    int first_row(int task) const;
   };
   // What tasks tell each other.
   struct Progress {
@@ -88,7 +96,8 @@ class LanczosResize {
 
 // Resizes one picture in several ways. `decode` publishes its rows, or gives up, and runs first;
 // without one they are there already. Its helpers, if it has any, are threads of the pool. The work is shared with `pool`, if there is one, and begins
-// with the rows that are there; the result is the same. False: `stop`, asked before each task (some
+// with the rows that are there; the result is the same. Where rows do not stay, each resize reads_in_blocks, and the
+// thread that decodes takes tasks, too, when their rows' places are wanted. False: `stop`, asked before each task (some
 // 16 or 32 rows), said so, and rows are missing.
 bool run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool* pool,
                  const std::function<void()>& decode = nullptr, const StopCheck& stop = {},
