@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdint>
 
+#include "base/base64_vbmi.h"
+
 namespace gapless {
 namespace {
 
@@ -79,6 +81,10 @@ StatusOr<std::string> decode_base64(std::string_view text) {
   std::size_t num_out = 0;
   std::size_t at = 0;
   while (true) {
+    const std::size_t used =
+        decode_base64_blocks(text.data() + at, text.size() - at, &out[num_out]);
+    at += used;
+    num_out += used / 4 * 3;
     const auto* in = reinterpret_cast<const unsigned char*>(text.data());
     while (text.size() - at >= 4) {
       const std::uint32_t bits = kSextets[0][in[at]] | kSextets[1][in[at + 1]] |

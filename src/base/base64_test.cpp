@@ -43,7 +43,7 @@ TEST(Base64, MissingPaddingAndWhitespaceAreAccepted) {
 }
 
 TEST(Base64, ForeignCharactersAreRefusedWhereverTheyStand) {
-  const std::string good = encode(std::string(64, 'x'));
+  const std::string good = encode(std::string(130, 'x'));
   for (const char c : {'*', '-', '_', '\0', '\x80', '\xFF', '"', '\\', '%'}) {
     for (std::size_t at = 0; at < good.size(); ++at) {
       std::string bad = good;
@@ -64,7 +64,7 @@ TEST(Base64, PaddingBelongsAtTheEnd) {
 TEST(Base64, RandomBytesComeBackWithWhitespaceAnywhere) {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
-    std::string bytes(random() % 70, '\0');
+    std::string bytes(random() % 300, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
     std::string text = encode(bytes);
     EXPECT_EQ(*decode_base64(text), bytes);

@@ -1,4 +1,4 @@
-// The SHA-256 of some content, used as a key: of an image's bytes, for example.
+// A hash of some content, used as a key: of an image's bytes, for example (image/image_hash.h).
 #pragma once
 
 #include <array>
@@ -7,9 +7,9 @@
 
 namespace gapless {
 
-using ContentHash = std::array<std::uint8_t, 32>;
+using ContentHash = std::array<std::uint8_t, 16>;
 
-// Any eight bytes of a SHA-256 are as good as a hash of it.
+// Any eight bytes of it are as good.
 inline std::uint64_t short_hash(const ContentHash& hash) {
   std::uint64_t bits = 0;
   std::memcpy(&bits, hash.data(), sizeof(bits));
