@@ -104,7 +104,7 @@ class StageTimer {
 };
 
 ContentHash hash_of_image(const std::string& encoded, const SkillRequest& request) {
-  ContentHash hash = hash_image_bytes(std::as_bytes(std::span(encoded))).bytes;
+  ContentHash hash = hash_image_bytes(std::as_bytes(std::span(encoded)));
   // What changes the pixels is part of the key.
   if (!request.apply_exif_orientation) hash.back() ^= 1;
   if (request.mirrored) hash.back() ^= 2;
@@ -133,7 +133,7 @@ void hand_over(std::shared_ptr<CropPool::Lease> lease, int first, int count, con
 ContentHash hash_of_both(const ContentHash& first, const ContentHash& second) {
   std::array<std::uint8_t, 2 * std::tuple_size_v<ContentHash>> both;
   std::copy(second.begin(), second.end(), std::copy(first.begin(), first.end(), both.begin()));
-  return hash_image_bytes(std::as_bytes(std::span(both))).bytes;
+  return hash_image_bytes(std::as_bytes(std::span(both)));
 }
 
 }  // namespace

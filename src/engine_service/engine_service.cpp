@@ -2,14 +2,15 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <openssl/evp.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
-#include <span>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "image/image.h"
-#include "image/image_hash.h"
 #include "image/write_png.h"
 #include "model/model_source.h"
 #include "observe/ledger.h"
@@ -43,6 +44,16 @@ std::string device_name(const Engine& engine) {
   return info.ok() ? info->name : "";
 }
 
+std::string sha256_hex(std::string_view text) {
+  std::array<unsigned char, 32> digest{};
+  unsigned size = 0;
+  const int ok = EVP_Digest(text.data(), text.size(), digest.data(), &size, EVP_sha256(), nullptr);
+  GAPLESS_CHECK_MSG(ok == 1 && size == digest.size(), "OpenSSL has no SHA-256");
+  std::string hex;
+  for (const unsigned char byte : digest) hex += fmt::format("{:02x}", byte);
+  return hex;
+}
+
 // What clients describe a model by.
 void describe_weights(const LoadedModel& loaded, ServiceInfo& info) {
   const DecoderWeights& weights = loaded.model->weights();
@@ -53,7 +64,7 @@ void describe_weights(const LoadedModel& loaded, ServiceInfo& info) {
                                 weights.fp8.size_bytes() + weights.int8.size_bytes());
   const std::string facts = fmt::format("{} {} {} {}", info.model, info.weight_type,
                                         info.num_parameters, info.weight_bytes);
-  info.digest = hash_image_bytes(std::as_bytes(std::span(facts))).hex();
+  info.digest = sha256_hex(facts);
 }
 
 std::vector<std::string> skill_names(const TokenizerConfig& prompts) {

@@ -1,35 +1,18 @@
-// The cache key of a picture: SHA-256 of its encoded bytes. Collision-resistant, because two
-// tenants' pictures must never be taken for each other. What else changes the decoded pixels
+// The cache key of a picture: GMAC (NIST SP 800-38D) of its encoded bytes, under a key that each process takes at random
+// and shows nobody. About ten times as fast as SHA-256. Two tenants' pictures must never be taken for each other: who does not
+// know the key, and sees no hash, finds two files of n bytes with the same one with a probability of n / 16 in 2^128 a
+// try. So hashes stay within the process. What else changes the decoded pixels
 // (DecodeOptions) is not in the hash; a cache that serves several settings adds it to its key.
 #pragma once
 
-#include <array>
-#include <compare>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <functional>
 #include <span>
-#include <string>
+
+#include "base/content_hash.h"
 
 namespace gapless {
 
-struct ImageHash {
-  std::array<std::uint8_t, 32> bytes{};
-
-  std::string hex() const;  // 64 lower-case digits
-  friend auto operator<=>(const ImageHash&, const ImageHash&) = default;
-};
-
-ImageHash hash_image_bytes(std::span<const std::byte> bytes);
+// Any thread.
+ContentHash hash_image_bytes(std::span<const std::byte> bytes);
 
 }  // namespace gapless
-
-template <>
-struct std::hash<gapless::ImageHash> {
-  std::size_t operator()(const gapless::ImageHash& key) const noexcept {
-    std::size_t value;  // any 8 bytes of a SHA-256 are as good as a hash of it
-    std::memcpy(&value, key.bytes.data(), sizeof(value));
-    return value;
-  }
-};
