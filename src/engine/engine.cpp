@@ -37,6 +37,22 @@ std::int64_t cost_of(const GrammarSpec& spec) {
   return num_bytes;
 }
 
+std::int64_t image_bytes_of(const SkillRequest& request) {
+  std::int64_t num_bytes = 0;
+  for (const auto& image : request.images) num_bytes += std::ssize(*image);
+  return num_bytes;
+}
+
+// Whether its quick part takes less than waking a thread for it: some 0.1 ms.
+bool is_begun_at_once(const SkillRequest& request) {
+  constexpr std::int64_t kMostHashed = 256 << 10;
+  constexpr std::int64_t kMostTokenised = 2 << 10;
+  std::int64_t text_bytes = std::ssize(request.text);
+  for (const std::string& object : request.objects) text_bytes += std::ssize(object);
+  return text_bytes <= kMostTokenised && request.messages.empty() && !request.tools &&
+         !request.settings.grammar && image_bytes_of(request) <= kMostHashed;
+}
+
 }  // namespace
 
 StatusOr<std::unique_ptr<Engine>> Engine::start(std::unique_ptr<LoadedModel> model,
@@ -193,6 +209,11 @@ StatusOr<std::vector<RequestId>> Engine::submit_choices(
   job.grammar = std::move(grammar);
   const bool on_device = may_use_device(job);
   if (on_device) job.device_grammar = model_->model->grammars()->find(job.grammar);
+  if (is_begun_at_once(job.request)) {
+    lock.unlock();
+    begin_job(job);
+    return ids;
+  }
   // The lanes are as large as the number of requests that have not ended, so they have room.
   if (job.request.settings.grammar &&
       (job.grammar == nullptr || (on_device && job.device_grammar == nullptr))) {
@@ -206,9 +227,7 @@ StatusOr<std::vector<RequestId>> Engine::submit_choices(
 }
 
 bool Engine::enter(Job& job) {
-  std::int64_t num_bytes = 0;
-  for (const auto& image : job.request.images) num_bytes += std::ssize(*image);
-  return quick_.try_push(job, num_bytes);
+  return quick_.try_push(job, image_bytes_of(job.request));
 }
 
 std::shared_ptr<ActiveRequest> Engine::make_active(const SkillRequest& request, RequestId id,
