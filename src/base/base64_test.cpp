@@ -44,7 +44,7 @@ TEST(Base64, MissingPaddingAndWhitespaceAreAccepted) {
 
 TEST(Base64, ForeignCharactersAreRefusedWhereverTheyStand) {
   const std::string good = encode(std::string(130, 'x'));
-  for (const char c : {'*', '-', '_', '\0', '\x80', '\xFF', '"', '\\', '%'}) {
+  for (const char c : {'*', '-', '_', '\0', '\x80', '\xC1', '\xFF', '"', '\\', '%'}) {
     for (std::size_t at = 0; at < good.size(); ++at) {
       std::string bad = good;
       bad[at] = c;
