@@ -26,8 +26,8 @@ TEST(LargeAngle, EveryLargeOneOfBfloat16IsWhereTheCLibraryHasIt) {
     ASSERT_LE(std::fabs(angle.angle), 0.7853982f) << z;
     ASSERT_GE(angle.quarters, 0) << z;
     ASSERT_LE(angle.quarters, 3) << z;
-    const CosineAndSine of = CosineAndSine{std::cos(angle.angle), std::sin(angle.angle)}.turned(
-        angle.quarters);
+    const CosineAndSine of =
+        CosineAndSine{std::cos(angle.angle), std::sin(angle.angle)}.turned(angle.quarters);
     const double exact = z;
     ASSERT_NEAR(of.cosine, std::cos(exact), std::fabs(std::cos(exact)) * 2e-7) << z;
     ASSERT_NEAR(of.sine, std::sin(exact), std::fabs(std::sin(exact)) * 2e-7) << z;
