@@ -7,6 +7,7 @@
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/large_angle.h"
 
 namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
@@ -32,6 +33,16 @@ constexpr int kHeldFeatures = kHeldVectors * kWarp * kVector;
 constexpr int kCopyingThreads = kStepThreads / 2;  // the others begin to encode meanwhile
 constexpr int kTokensAtOnce = 8;  // whose features a block makes before it multiplies
 
+// cosf(z) and sinf(z) of a number in bfloat16.
+__device__ CosineAndSine cosine_and_sine(float z) {
+  QuarteredAngle of{z, 0};
+  if (fabsf(z) >= kLargeAngle) of = quartered(z);
+  // The library's code for large angles would keep an array in memory. The compiler leaves it out where it sees one value.
+  asm("" : "+f"(of.angle));
+  __builtin_assume(!(fabsf(of.angle) >= kLargeAngle));
+  return CosineAndSine{cosf(of.angle), sinf(of.angle)}.turned(of.quarters);
+}
+
 // The j-th of cos and of sin of (2 pi v) W, all cosines first, every step rounded to bf16 as the published
 // reference does (with larger z the rounding moves the phase, so it is part of the function).
 template <typename Feature>
@@ -45,8 +56,9 @@ __device__ void fourier_feature(const TokenInput& input, const Bf16* frequencies
   float z = x * __bfloat162float(frequencies[j]);
   if (is_size) z += y * __bfloat162float(frequencies[half + j]);
   z = round_to_bf16(z);
-  features[j] = Feature(__float2bfloat16_rn(cosf(z)));
-  features[half + j] = Feature(__float2bfloat16_rn(sinf(z)));
+  const CosineAndSine of_z = cosine_and_sine(z);
+  features[j] = Feature(__float2bfloat16_rn(of_z.cosine));
+  features[half + j] = Feature(__float2bfloat16_rn(of_z.sine));
 }
 
 // All of them, by the block.
@@ -226,9 +238,10 @@ __device__ void fill_with_zeros(Bf16* out, int begin, int end, int stride) {
   }
 }
 
-// A block per token and slice of the width.
+// A block per token and slice of the width. (One at least to a multiprocessor: left unsaid, code for 12.0 has registers for
+// more and keeps the rest in memory.)
 template <int kOutputs>
-__global__ void __launch_bounds__(kEmbedThreads) embed_kernel(EmbedParams p, int slice) {
+__global__ void __launch_bounds__(kEmbedThreads, 1) embed_kernel(EmbedParams p, int slice) {
   __shared__ alignas(16) Bf16 features[kMaxFeatures];
   let_successor_start();
   wait_for_predecessor();

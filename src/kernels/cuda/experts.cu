@@ -176,8 +176,11 @@ __global__ void __launch_bounds__(kSortThreads)
       });
 }
 
+// Of add_kernel on a multiprocessor. Where a block reads its choices late, four would keep them in memory.
+constexpr int kAddBlocks = kIsGrouped ? 4 : 3;
+
 // Blocks: x = row. A row's outputs are on their way together, kAddBatch at a time.
-__global__ void __launch_bounds__(kAddThreads, 4) add_kernel(ExpertsParams p, Scratch s) {
+__global__ void __launch_bounds__(kAddThreads, kAddBlocks) add_kernel(ExpertsParams p, Scratch s) {
   constexpr int kAddBatch = 8;
   const std::int64_t row = blockIdx.x;
   const int dim = p.ff.up.in, count = p.ff.experts_per_token;

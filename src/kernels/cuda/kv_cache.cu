@@ -140,8 +140,9 @@ __device__ void find_scales(const RopeAndCacheParams& p, const HeadScaleSums& s,
 }
 
 // Element: of the cache. kScales: q and v by `s`.
+// One block at least: where that is left unsaid, code for 12.0 has registers for more blocks and keeps the rest in memory.
 template <int kPack, typename Element, bool kScales>
-__global__ void __launch_bounds__(kCacheThreads)
+__global__ void __launch_bounds__(kCacheThreads, 1)
     rope_and_cache_kernel(RopeAndCacheParams p, HeadScaleSums s) {
   wait_for_predecessor();
   let_successor_start();  // in this order: decode_attention.cu and prefill_attention.cu count on it

@@ -278,15 +278,21 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
     }
   }
 
-  typename Of::Values values[kPages][2];  // head
+  // All of them ahead, where a thread has the registers.
+  constexpr int kPagesAhead = kHasRegisterExchange ? kPages : 1;
+  typename Of::Values values[kPagesAhead][2];  // head
+  const auto load_values = [&](int page) {
 #pragma unroll
-  for (int i = 0; i < 2 * kPages; ++i) {
-    values[i / 2][i % 2].load(
-        pages[i / 2] + i % 2 * Shape::kHeadBytes + Shape::kValuesAt + quarter * Shape::kKeyBytes,
-        group ^ 2 * quarter);
-  }
+    for (int head = 0; head < 2; ++head) {
+      values[page % kPagesAhead][head].load(
+          pages[page] + head * Shape::kHeadBytes + Shape::kValuesAt + quarter * Shape::kKeyBytes,
+          group ^ 2 * quarter);
+    }
+  };
+#pragma unroll
+  for (int page = 0; page < kPagesAhead; ++page) load_values(page);
 
-  // Lanes of one head: all but the lowest bit.
+    // Lanes of one head: all but the lowest bit.
 #pragma unroll
   for (int step = 2; step < kWarp; step *= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
@@ -305,6 +311,7 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
   float outputs[2][kVector / 2][4] = {};  // head, pair of dimensions
 #pragma unroll
   for (int page = 0; page < kPages; ++page) {
+    if (page >= kPagesAhead) load_values(page);
 #pragma unroll
     for (int head = 0; head < 2; ++head) {
       std::uint32_t b[2];
@@ -312,7 +319,7 @@ __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
 #pragma unroll
       for (int pair = 0; pair < kVector / 2; ++pair) {
         std::uint32_t a[4];
-        values[page][head].fragment(pair, a);
+        values[page % kPagesAhead][head].fragment(pair, a);
         Of::multiply(outputs[head][pair], a, b[0], b[1]);
       }
     }

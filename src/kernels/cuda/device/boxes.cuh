@@ -23,11 +23,12 @@ __device__ __forceinline__ void prefetch_box_source(const CUtensorMap* map) {
 }
 __device__ __forceinline__ void prefetch_box_source(const cuda::PlainMatrix* /*matrix*/) {}
 
+// (To the block's own memory: of an address in the cluster, code for 12.0 asks whose it is, and calls a function if another's.)
 __device__ __forceinline__ void copy_box_async(std::uint32_t to_shared, const CUtensorMap* map,
                                                int column, int row, int /*box_rows*/,
                                                std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%3, %4}], [%2];" ::"r"(to_shared),
       "l"(reinterpret_cast<std::uint64_t>(map)), "r"(barrier), "r"(column), "r"(row)
       : "memory");

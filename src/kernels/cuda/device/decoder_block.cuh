@@ -11,6 +11,7 @@
 #include "kernels/cuda/device/row_product.cuh"
 #include "kernels/cuda/device/stage_ring.cuh"
 #include "kernels/cuda/device/turn_product.cuh"
+#include "kernels/cuda/device/warp_count.cuh"
 #include "kernels/cuda/ring_space.h"
 
 namespace gapless::cuda {
@@ -52,8 +53,11 @@ template <typename S, int kRows>
 inline constexpr bool kExchangesRegisters =
     kHasRegisterExchange&& kComputingRegisters<S, kRows> != kStartRegisters;
 
+// Of computing warps: the layer, and which of its products.
+using ComputingCounts = WarpCounts<kProductWarps, 2>;
+
 template <typename S>
-struct DecoderSmall {
+struct DecoderSmall : ComputingCounts {
   RingControl ring;
   XRingControl x_ring;
   std::uint64_t rows_ready;  // mbarrier: `rows` is written
@@ -110,6 +114,13 @@ struct DecoderBlockState {
   DecoderSmall<S>& small;
   DecoderWork work;
 
+  // What computing warps ask. (Where registers are not exchanged they keep none of it from phase to phase.)
+  __device__ __forceinline__ DecoderWork computing_work() const {
+    if constexpr (kHasRegisterExchange) return work;
+    return DecoderWork(sizes_of<S>(afresh(p.dim), afresh(p.ff_dim), afresh(p.vocab),
+                                   afresh(p.num_heads), afresh(key_heads<S>(p))),
+                       small.shares, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+  }
   __device__ int ring_bytes() const {
     int bytes = DecoderLayout<S>::kRingBytes;
     if constexpr (DecoderLayout<S>::kRingBytes == 0) bytes = p.ring_bytes;
@@ -132,7 +143,7 @@ struct DecoderBlockState {
   __device__ unsigned count_of(int turn) const {
     const int blocks_with_row =
         kOneRowPerBlock ? p.num_rows : min(p.num_rows, static_cast<int>(gridDim.x));
-    return (turn + 1) * work.template counting_blocks<S, kValue>(blocks_with_row);
+    return (turn + 1) * computing_work().template counting_blocks<S, kValue>(blocks_with_row);
   }
   __device__ std::uint32_t written(Value value) const {
     return shared_address(&small.written[static_cast<int>(value)]);
@@ -145,7 +156,7 @@ struct DecoderBlockState {
     if constexpr (kValue == Value::kNone) return false;
     if (!Of::template counted<kValue, kFewRows>(Of::template turn_written<kValue>(layer)))
       return false;
-    if (!work.template counts<S, kValue>(p.num_rows)) return false;
+    if (!computing_work().template counts<S, kValue>(p.num_rows)) return false;
     return !Of::in(Of::kCarried, kValue) || layer + 1 < p.num_layers || p.head_weights != nullptr;
   }
 };

@@ -41,18 +41,21 @@ class Computation {
         x_ring_(block.template x_ring<kFormat, kRows>()),
         has_row_(blockIdx.x < static_cast<unsigned>(block.p.num_rows)) {}
 
-  __device__ void run() {
+  __device__ __forceinline__ void run() {
     wait_for_predecessor();
     do_norm<Value::kNone, S::kSchedule.first.writes>(-1);
     // Products are computed in one place, or those of whole columns: they are large, and inlined.
-    for (int l = 0; l <= p_.num_layers; ++l) {
-      const bool is_last = l == p_.num_layers;
-      if (is_last && p_.head_weights == nullptr) break;
+    ComputingCounts::Count<0> layer(block_.small);
+    ComputingCounts::Count<1> product(block_.small);
+    for (layer.set(0); layer.get() <= p_.num_layers; layer.set(layer.get() + 1)) {
+      if (layer.get() == p_.num_layers && p_.head_weights == nullptr) break;
 #pragma unroll 1
-      for (int product = 0; product < kNumInPlace; ++product) {
+      for (product.set(0); product.get() < kNumInPlace; product.set(product.get() + 1)) {
         constexpr Phase kLast = S::kSchedule.last;
         Phase phase = kLast;
-        if (!is_last) prepare_product(l, product, phase, AllPhases());
+        const int l = layer.get();
+        const bool is_last = l == p_.num_layers;
+        if (!is_last) prepare_product(l, product.get(), phase, AllPhases());
         if constexpr (kInOnePlace) {
           const bool of_experts = !is_last && has_experts(p_, l);
           stage_ =
@@ -66,8 +69,8 @@ class Computation {
           }
           if (!is_done) multiply(phase.matrix, l);
         }
-        if (is_last) return;
-        go_on(l, product, AllPhases());
+        if (kHasRegisterExchange ? is_last : layer.get() == p_.num_layers) return;
+        go_on(layer, product.get(), AllPhases());
       }
     }
   }
@@ -91,17 +94,39 @@ class Computation {
   }
   // Behind one: all phases up to the next one.
   template <int... kIndices>
-  __device__ __forceinline__ void go_on(int l, int product,
-                                        std::integer_sequence<int, kIndices...> /*phases*/) {
-    (go_on_phase<kIndices>(l, product), ...);
+  __device__ __forceinline__ void go_on(const ComputingCounts::Count<0>& layer, int product,
+                                        std::integer_sequence<int, kIndices...> phases) {
+    if constexpr (kHasRegisterExchange) {
+      (go_on_if<kIndices>(product == product_before(kIndices), layer), ...);
+    } else {
+      go_on_behind<0>(layer, product, phases);
+    }
+  }
+  // In none of the phases anyone has to know which product it was.
+  template <int kProduct, int... kIndices>
+  __device__ __forceinline__ void go_on_behind(const ComputingCounts::Count<0>& layer, int product,
+                                               std::integer_sequence<int, kIndices...> phases) {
+    if (product == kProduct) {
+      (go_on_if<kIndices, kProduct == product_before(kIndices)>(true, layer), ...);
+    } else if constexpr (kProduct + 1 < kNumInPlace) {
+      go_on_behind<kProduct + 1>(layer, product, phases);
+    }
+  }
+  // The product in that place, or the last one before a phase.
+  GAPLESS_HOST_DEVICE static constexpr int product_before(int phase) {
+    return in_place_before(phase) - (is_in_place(S::kSchedule.layer[phase]) ? 0 : 1);
+  }
+  template <int kIndex, bool kMay = true>
+  __device__ __forceinline__ void go_on_if(bool does, const ComputingCounts::Count<0>& layer) {
+    if constexpr (kMay) {
+      if (does) go_on_phase<kIndex>(layer.get());
+    }
   }
   template <int kIndex>
-  __device__ __forceinline__ void go_on_phase(int l, int product) {
+  __device__ __forceinline__ void go_on_phase(int l) {
     constexpr Phase kPhase = S::kSchedule.layer[kIndex];
     constexpr bool kIsInPlace = is_in_place(kPhase);
     static_assert(kIsInPlace || kIndex > 0, "a layer begins with such a product");
-    constexpr int kProduct = in_place_before(kIndex) - (kIsInPlace ? 0 : 1);
-    if (product != kProduct) return;
     if constexpr (S::kHasExperts &&
                   (kPhase.writes == Value::kInner || kPhase.reads[0] == Value::kInner)) {
       // What the first makes has been announced, if it is counted, and the second says itself that it is there.
@@ -173,7 +198,7 @@ class Computation {
   __device__ void multiply(Matrix matrix, int l) {
     const DecoderLayer& layer = p_.layers[matrix == Matrix::kHead ? 0 : l];
     constexpr PhaseKind kKind = PhaseKind::kProduct;
-    const DecoderWork& work = block_.work;
+    const DecoderWork work = block_.computing_work();
     [[maybe_unused]] int next_scale_part = 0;
     if constexpr (S::kHasExperts) next_scale_part = blockIdx.x * p_.experts.parts_per_block;
     for (ProductUnit unit = work.first_unit(kKind, matrix); work.has(unit);
@@ -268,7 +293,7 @@ class Computation {
   template <Matrix kMatrix, Value kFirst, Value kSecond, Value kSums>
   __device__ void add_up(int l) {
     constexpr PhaseKind kKind = PhaseKind::kPartialSums;
-    const DecoderWork& work = block_.work;
+    const DecoderWork work = block_.computing_work();
     for (ProductUnit unit = work.first_unit(kKind, kMatrix); work.has(unit);
          work.next(kKind, unit)) {
       const TileRange tiles = work.tiles_of(kKind, unit);

@@ -327,17 +327,19 @@ struct UnitSums {
 
   static __device__ __forceinline__ int query() { return afresh(threadIdx.x) / 4 % kMaxGroup; }
 
-  // `sums`: of lane (g, q) rows g and g + 8 of A, columns 2q and 2q + 1, and of each dimension of a chunk.
-  __device__ __forceinline__ void gather(const float (&sums)[16][4]) {
+  // The outputs from `first` on. `sums`: of lane (g, q) rows g and g + 8 of A, columns 2q and 2q + 1, and of each dimension of a
+  // chunk.
+  template <int kCount>
+  __device__ __forceinline__ void gather(int first, const float (&sums)[kCount][4]) {
     const bool is_odd = afresh(threadIdx.x) % kWarp / 16 != 0;  // quarters 1 and 3
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       float two[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         two[k] = sums[i][k] + __shfl_xor_sync(kFullWarp, sums[i][2 + k], 2);
       }
-      outputs[i] =
+      outputs[first + i] =
           (is_odd ? two[1] : two[0]) + __shfl_xor_sync(kFullWarp, is_odd ? two[0] : two[1], 17);
     }
   }
@@ -407,40 +409,54 @@ __device__ __forceinline__ void attend_to_group(const GroupToken<Element>& token
   result.largest = largest;
   result.sum = sum;
 
-  float sums[16][4] = {};
+  // Pairs of dimensions of a lane's eight, at a time; where registers are not exchanged a thread has none for the sums of all.
+  constexpr int kPairsAtOnce = kHasRegisterExchange ? 8 : 4;
+  constexpr int kPairs = 8 / Of::kValueChunks;  // of a chunk
+  constexpr int kPairsLoaded = kPairs < kPairsAtOnce ? kPairs : kPairsAtOnce;
   const std::uint32_t own_values =
       place + Shape::kValuesAt + 2 * quarter * Shape::kKeyBytes + (group ^ 2 * quarter) * 16;
 #pragma unroll
-  for (int page = 0; page < Shape::kPages; ++page) {
-    if (page >= num_pages) break;
-    const int source = quarter * 8 + group % kMaxGroup;
-    const std::uint32_t one = __shfl_sync(kFullWarp, weights[page], source);
-    const std::uint32_t other = __shfl_sync(kFullWarp, weights[page], source + 4);
-    const bool has_lower = quarter == group / kMaxGroup;
-    const bool has_upper = quarter == 2 + group / kMaxGroup;
-    const std::uint32_t a[4] = {has_lower ? one : 0, has_upper ? one : 0, has_lower ? other : 0,
-                                has_upper ? other : 0};
+  for (int first_pair = 0; first_pair < 8; first_pair += kPairsAtOnce) {
+    float sums[2 * kPairsAtOnce][4] = {};
 #pragma unroll
-    for (int chunk = 0; chunk < Of::kValueChunks; ++chunk) {
-      std::uint32_t raw[4][4];  // key 2q, 2q + 8, 2q + 1, 2q + 9
+    for (int page = 0; page < Shape::kPages; ++page) {
+      if (page >= num_pages) break;
+      const int source = quarter * 8 + group % kMaxGroup;
+      const std::uint32_t one = __shfl_sync(kFullWarp, weights[page], source);
+      const std::uint32_t other = __shfl_sync(kFullWarp, weights[page], source + 4);
+      const bool has_lower = quarter == group / kMaxGroup;
+      const bool has_upper = quarter == 2 + group / kMaxGroup;
+      const std::uint32_t a[4] = {has_lower ? one : 0, has_upper ? one : 0, has_lower ? other : 0,
+                                  has_upper ? other : 0};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        load_shared_16(raw[i], own_values + page * Shape::kPageBytes + chunk * 128 +
-                                   (i % 2 * 8 + i / 2) * Shape::kKeyBytes);
-      }
-      constexpr int kPairs = 8 / Of::kValueChunks;
+      for (int loaded = 0; loaded < kPairsAtOnce; loaded += kPairsLoaded) {
+        const int chunk = (first_pair + loaded) / kPairs, in_chunk = (first_pair + loaded) % kPairs;
+        std::uint32_t raw[4][4];  // key 2q, 2q + 8, 2q + 1, 2q + 9
 #pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        std::uint32_t b[2][2];
-        Of::value_fragments(raw, pair, b);
+        for (int i = 0; i < 4; ++i) {
+          const std::uint32_t from = own_values + page * Shape::kPageBytes + chunk * 128 +
+                                     (i % 2 * 8 + i / 2) * Shape::kKeyBytes;
+          if constexpr (kPairsLoaded == kPairs) {
+            load_shared_16(raw[i], from);
+          } else {
+            std::uint32_t two[2];
+            load_shared_8(two, from + in_chunk * 2);
+            raw[i][in_chunk / 2] = two[0], raw[i][in_chunk / 2 + 1] = two[1];
+          }
+        }
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          Of::multiply(sums[(chunk * kPairs + pair) * 2 + i], a, b[i][0], b[i][1]);
+        for (int pair = 0; pair < kPairsLoaded; ++pair) {
+          std::uint32_t b[2][2];
+          Of::value_fragments(raw, in_chunk + pair, b);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            Of::multiply(sums[(loaded + pair) * 2 + i], a, b[i][0], b[i][1]);
+          }
         }
       }
     }
+    result.gather(2 * first_pair, sums);
   }
-  result.gather(sums);
 }
 
 // Units of a part are attended to by several warps. Each leaves its sums where its unit's keys were, and the last of them adds all

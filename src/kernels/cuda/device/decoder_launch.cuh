@@ -136,23 +136,28 @@ __host__ __device__ inline int key_heads(const DecoderLaunch& p) {
 }
 
 template <typename S>
-__host__ __device__ inline DecoderSizes sizes_of(const DecoderLaunch& p) {
+__host__ __device__ inline DecoderSizes sizes_of(int dim, int ff_dim, int vocab, int num_heads,
+                                                 int num_kv_heads) {
   if constexpr (S::kIsSequential) {
-    return {.dim = p.dim,
-            .qkv_width = (p.num_heads + 2 * p.sequential.num_kv_heads) * S::kHeadDim,
-            .q_width = p.num_heads * S::kHeadDim,
-            .up_width = 2 * p.ff_dim,
-            .ff_dim = p.ff_dim,
-            .vocab = p.vocab,
-            .first_ff_dim = first_part_of_inner(p.ff_dim)};
+    return {.dim = dim,
+            .qkv_width = (num_heads + 2 * num_kv_heads) * S::kHeadDim,
+            .q_width = num_heads * S::kHeadDim,
+            .up_width = 2 * ff_dim,
+            .ff_dim = ff_dim,
+            .vocab = vocab,
+            .first_ff_dim = first_part_of_inner(ff_dim)};
   } else {
-    return {.dim = p.dim,
-            .qkv_width = 3 * p.dim,
-            .q_width = p.dim,
-            .up_width = p.ff_dim,
-            .ff_dim = p.ff_dim,
-            .vocab = p.vocab};
+    return {.dim = dim,
+            .qkv_width = 3 * dim,
+            .q_width = dim,
+            .up_width = ff_dim,
+            .ff_dim = ff_dim,
+            .vocab = vocab};
   }
+}
+template <typename S>
+__host__ __device__ inline DecoderSizes sizes_of(const DecoderLaunch& p) {
+  return sizes_of<S>(p.dim, p.ff_dim, p.vocab, p.num_heads, key_heads<S>(p));
 }
 
 // Units of a context, at most.

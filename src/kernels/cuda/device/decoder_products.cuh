@@ -73,7 +73,21 @@ struct RowScales {
 
 template <int kTiles>
 struct RowScales<PreparedFormat::kFp8, kTiles> {
-  int bytes[kTiles][2] = {};  // fp8_scale_byte of rows lane / 4 and lane / 4 + 8
+  // fp8_scale_byte of each tile's rows lane / 4 and lane / 4 + 8: where registers are not exchanged, four in a register.
+  static constexpr int kInWord = kHasRegisterExchange ? 1 : 4;
+  int words[(2 * kTiles + kInWord - 1) / kInWord] = {};
+
+  __device__ __forceinline__ int byte_of(int tile, int half) const {
+    const int i = tile * 2 + half;
+    return kInWord == 1 ? words[i / kInWord] : words[i / kInWord] >> (i % 4 * 8) & 0xff;
+  }
+  __device__ __forceinline__ void set_byte(int tile, int half, int byte) {
+    const int i = tile * 2 + half, shift = i % 4 * 4;
+    int& word = words[i / kInWord];
+    word = kInWord == 1
+               ? byte
+               : static_cast<int>(__byte_perm(word, byte, (0x3210 & ~(0xf << shift)) | 4 << shift));
+  }
 
   // From now on those of the stage at `tiles`: the sums so far become multiples of them.
   template <int kBlocks>
@@ -86,8 +100,8 @@ struct RowScales<PreparedFormat::kFp8, kTiles> {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int byte = load_shared_byte(from + tile * kTileBytes + half * 8);
-        multiply(sums[tile], half, fp8_scale_change(bytes[tile][half], byte));
-        bytes[tile][half] = byte;
+        multiply(sums[tile], half, fp8_scale_change(byte_of(tile, half), byte));
+        set_byte(tile, half, byte);
       }
     }
   }
@@ -97,7 +111,7 @@ struct RowScales<PreparedFormat::kFp8, kTiles> {
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        multiply(sums[tile], half, fp8_scale(static_cast<std::uint8_t>(bytes[tile][half])));
+        multiply(sums[tile], half, fp8_scale(static_cast<std::uint8_t>(byte_of(tile, half))));
       }
     }
   }

@@ -268,12 +268,15 @@ __device__ void finish_row(const DecoderBlockState<SequentialDecoder>& block, in
     mine[v] = own < p.dim;
     at[v] = mine[v] ? own : 0;
   }
+  Bf16* const kept_x = p.x + std::int64_t{row} * p.dim;
+  const auto x_of_row = [&] {
+    return kHasRegisterExchange ? kept_x : p.x + std::int64_t{afresh(row)} * p.dim;
+  };
   // Asked for before the wait: parameters come from far away.
-  Bf16* x = p.x + std::int64_t{row} * p.dim;
   uint4 raw_x[kVectors], raw_gamma[kVectors];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    raw_x[v] = __ldcg(reinterpret_cast<const uint4*>(x + at[v]));
+    raw_x[v] = __ldcg(reinterpret_cast<const uint4*>(x_of_row() + at[v]));
     raw_gamma[v] =
         gamma != nullptr ? __ldcg(reinterpret_cast<const uint4*>(gamma + at[v])) : uint4{};
   }
@@ -283,14 +286,25 @@ __device__ void finish_row(const DecoderBlockState<SequentialDecoder>& block, in
   if constexpr (kSums != Value::kNone) {
     wait_for<SequentialDecoder, kSums, kRows>(block, layer);
     constexpr int kPieces = kDecoderColumnRanks * 2;  // of a vector
-    const float* from[kVectors * kPieces];
     uint4 pieces[kVectors * kPieces];
+    // A thread keeps no addresses where it has too few registers.
+    if constexpr (kHasRegisterExchange) {
+      const float* from[kVectors * kPieces];
 #pragma unroll
-    for (int i = 0; i < kVectors * kPieces; ++i) {
-      const int v = i / kPieces, piece = i % kPieces;
-      from[i] = sums_of<kSums, kRows>(p, layer, piece / 2, row, at[v] + piece % 2 * 4);
+      for (int i = 0; i < kVectors * kPieces; ++i) {
+        const int v = i / kPieces, piece = i % kPieces;
+        from[i] = sums_of<kSums, kRows>(p, layer, piece / 2, row, at[v] + piece % 2 * 4);
+      }
+      load_when_written(from, pieces);
+    } else {
+      const float* const first = sums_of<kSums, kRows>(p, layer, 0, row, 0);
+      load_when_written<float>(
+          [&](int i) {
+            const int v = i / kPieces, piece = i % kPieces;
+            return first + piece / 2 * (kRows * afresh(p.dim)) + (at[v] + piece % 2 * 4);
+          },
+          pieces);
     }
-    load_when_written(from, pieces);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       float sums[kVector] = {};
@@ -306,7 +320,7 @@ __device__ void finish_row(const DecoderBlockState<SequentialDecoder>& block, in
 #pragma unroll
       for (int i = 0; i < kVector; ++i) values[v][i] += sums[i];
       const uint4 rounded = pack(values[v]);
-      if (mine[v]) *reinterpret_cast<uint4*>(x + at[v]) = rounded;
+      if (mine[v]) *reinterpret_cast<uint4*>(x_of_row() + at[v]) = rounded;
       unpack(rounded, values[v]);
     }
   }

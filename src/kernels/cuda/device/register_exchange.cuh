@@ -30,6 +30,10 @@ __device__ __forceinline__ unsigned afresh(unsigned value) {
   return value;
 }
 
+__device__ __forceinline__ int afresh(int value) {
+  return static_cast<int>(afresh(static_cast<unsigned>(value)));
+}
+
 // The same on every path.
 __device__ __forceinline__ unsigned always_afresh(unsigned value) {
   asm volatile("" : "+r"(value));

@@ -93,18 +93,23 @@ __device__ __forceinline__ bool all_written(const uint4& value) {
          is_written(value.w, T{});
 }
 
-// Reads 16 bytes from each address, again and again until all of them are written.
-template <typename T, int kCount>
-__device__ __forceinline__ void load_when_written(const T* const (&from)[kCount],
-                                                  uint4 (&values)[kCount]) {
+// from(i): where the i-th are.
+template <typename T, int kCount, typename From>
+__device__ __forceinline__ void load_when_written(const From& from, uint4 (&values)[kCount]) {
   bool complete;
   do {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] = load_announced(from[i]);
+    for (int i = 0; i < kCount; ++i) values[i] = load_announced(from(i));
     complete = true;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) complete = complete && all_written<T>(values[i]);
   } while (!complete);
+}
+// Reads 16 bytes from each address, again and again until all of them are written.
+template <typename T, int kCount>
+__device__ __forceinline__ void load_when_written(const T* const (&from)[kCount],
+                                                  uint4 (&values)[kCount]) {
+  load_when_written<T>([&](int i) { return from[i]; }, values);
 }
 
 }  // namespace gapless
