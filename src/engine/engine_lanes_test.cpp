@@ -126,7 +126,7 @@ TEST_F(EngineLanesTest, WhatIsDecodedStaysWithinTheBudget) {
   EXPECT_EQ(engine_->picture_memory_in_use(), 0);
   for (const Asked& one : large) EXPECT_TRUE(one.sink->status().ok());
 
-  const Asked too_large = ask("huge", question_about(flat_picture(4000, 4000, 1), 1));
+  const Asked too_large = ask("huge", question_about(flat_picture(kWidth, 2 * kHeight, 1), 1));
   journal_.wait_for("huge ends");
   EXPECT_EQ(too_large.sink->status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(too_large.sink->status().message().find("the picture takes"), 0u);
