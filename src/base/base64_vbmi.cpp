@@ -18,16 +18,16 @@ constexpr std::size_t kBlockBytes = 48;
 
 // What each of the 128 characters of ASCII stands for; those outside of the alphabet have the highest bit.
 constexpr std::array<std::uint8_t, 128> make_sextets() {
-  constexpr std::string_view kAlphabet =
+  constexpr std::string_view kCharacters =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::array<std::uint8_t, 128> sextets{};
   sextets.fill(0x80);
-  for (std::size_t i = 0; i < kAlphabet.size(); ++i) {
-    sextets[static_cast<unsigned char>(kAlphabet[i])] = static_cast<std::uint8_t>(i);
+  for (std::size_t i = 0; i < kCharacters.size(); ++i) {
+    sextets[static_cast<unsigned char>(kCharacters[i])] = static_cast<std::uint8_t>(i);
   }
   return sextets;
 }
-alignas(64) constexpr std::array<std::uint8_t, 128> kSextets = make_sextets();
+alignas(64) constexpr std::array<std::uint8_t, 128> kAsciiSextets = make_sextets();
 
 // Where the bytes of the result lie among words of four bytes, of which the highest is empty: the
 // first byte of each is its third.
@@ -43,8 +43,8 @@ alignas(64) constexpr std::array<std::uint8_t, 64> kPlaces = make_places();
 [[gnu::target("avx512f,avx512bw,avx512vbmi")]] std::size_t decode_blocks(const char* text,
                                                                          std::size_t num_characters,
                                                                          char* out) {
-  const __m512i low_sextets = _mm512_load_si512(kSextets.data());
-  const __m512i high_sextets = _mm512_load_si512(kSextets.data() + 64);
+  const __m512i low_sextets = _mm512_load_si512(kAsciiSextets.data());
+  const __m512i high_sextets = _mm512_load_si512(kAsciiSextets.data() + 64);
   const __m512i places = _mm512_load_si512(kPlaces.data());
   std::size_t at = 0;
   for (; at + kBlock <= num_characters; at += kBlock, out += kBlockBytes) {
