@@ -209,7 +209,8 @@ StatusOr<std::vector<RequestId>> Engine::submit_choices(
   job.grammar = std::move(grammar);
   const bool on_device = may_use_device(job);
   if (on_device) job.device_grammar = model_->model->grammars()->find(job.grammar);
-  if (is_begun_at_once(job.request)) {
+  // Decoders yield to other threads: what one of them has locked may stay so for long.
+  if (num_decoding_.load(std::memory_order_relaxed) == 0 && is_begun_at_once(job.request)) {
     lock.unlock();
     begin_job(job);
     return ids;
@@ -382,19 +383,18 @@ void Engine::begin_job(Job& job) {
 void Engine::decode_jobs() {
   yield_to_other_threads();
   while (std::optional<Lane::Turn> turn = decoding_.pop()) {
-    Job& job = turn->job();
-    if (job.interest->given_up.stop_requested()) {
-      fail_job(job, stop_reason());
-      continue;
-    }
-    const Status status = preprocessor_->finish(job.request, job.prompts,
-                                                job.interest->given_up.get_token(), job.stages);
-    if (status.ok()) {
-      submit_job(job);
-    } else {
-      fail_job(job, status.code() == StatusCode::kCancelled ? stop_reason() : status);
-    }
+    num_decoding_.fetch_add(1, std::memory_order_relaxed);
+    decode_job(turn->job());
+    num_decoding_.fetch_sub(1, std::memory_order_relaxed);
   }
+}
+
+void Engine::decode_job(Job& job) {
+  if (job.interest->given_up.stop_requested()) return fail_job(job, stop_reason());
+  const Status status = preprocessor_->finish(job.request, job.prompts,
+                                              job.interest->given_up.get_token(), job.stages);
+  if (status.ok()) return submit_job(job);
+  fail_job(job, status.code() == StatusCode::kCancelled ? stop_reason() : status);
 }
 
 void Engine::submit_job(Job& job) {

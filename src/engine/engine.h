@@ -1,8 +1,8 @@
 // The whole road for one model on one device: admit, preprocess, the loop, emit.
 //
 // Threads: submit and cancel may be called from any thread and never block. Behind them:
-// preprocessing workers, one engine thread (loop.h), emit workers. Of a small request submit does the
-// quick part of the preprocessing itself, some 0.1 ms: to wake a worker for it would take as long.
+// preprocessing workers, one engine thread (loop.h), emit workers. While no picture is decoded, submit does the quick part
+// of a small request's preprocessing itself, some 0.1 ms: to wake a worker for it would take as long.
 #pragma once
 
 #include <atomic>
@@ -124,6 +124,7 @@ class Engine {
   // Into the quick lane. False: the engine is closing.
   bool enter(Job& job);
   void decode_jobs();
+  void decode_job(Job& job);
   std::shared_ptr<ActiveRequest> make_active(const SkillRequest& request, RequestId id,
                                              std::shared_ptr<ResponseSink> sink);
   // Whether the rows of this job walk their grammar on the device, where there is room.
@@ -153,6 +154,7 @@ class Engine {
   std::unique_ptr<RefineWorker> refine_;  // nullptr: none
   std::unique_ptr<EmitPool> emit_;
   std::unique_ptr<Loop> loop_;
+  std::atomic<int> num_decoding_{0};  // threads that decode a picture now
 
   struct Entry {
     std::shared_ptr<ActiveRequest> active;
