@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -12,7 +11,6 @@
 #include <exception>
 #include <optional>
 #include <random>
-#include <span>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -29,8 +27,6 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::size_t kReadBytes = 16u << 10;
-// Of a body, where it will lie. Then others have their turn.
-constexpr std::size_t kMostReadInPlace = 256u << 10;
 
 bool is_request_id(std::string_view text) {
   if (text.empty() || text.size() > kMaxRequestIdBytes) return false;
@@ -189,18 +185,6 @@ awaitable<bool> Connection::read_more() {
   co_return !error;
 }
 
-// What is there of a large body, without a copy and without a turn of the scheduler for each part. (Room is taken for what is
-// there only: a client that sends slowly holds no memory but for what it sent.)
-void Connection::read_rest_in_place(RequestParser& parser) {
-  error_code error;
-  const std::size_t there = std::min(socket_.available(error), kMostReadInPlace);
-  if (error || there <= kReadBytes) return;
-  const std::span<char> room = parser.body_room(there);
-  if (room.empty()) return;
-  const std::size_t count = socket_.read_some(asio::buffer(room.data(), room.size()), error);
-  parser.take_body(room, count);  // whoever reads next finds an error again
-}
-
 awaitable<bool> Connection::read_head(RequestParser& parser) {
   arm(limits_.idle);
   bool begun = false;
@@ -243,7 +227,6 @@ awaitable<bool> Connection::read_body(RequestParser& parser, BodyReservation& re
         co_await refuse(parser.error_status(), parser.error(), style);
         co_return false;
       }
-      if (input_.empty()) read_rest_in_place(parser);
       if (!reservation.grow_to(parser.body_bytes_so_far())) {
         co_await refuse(503, "too many large requests are running", style);
         co_return false;

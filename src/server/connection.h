@@ -70,7 +70,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> read_head(RequestParser& parser);
   boost::asio::awaitable<bool> read_body(RequestParser& parser, BodyReservation& reservation);
   boost::asio::awaitable<bool> read_more();
-  void read_rest_in_place(RequestParser& parser);
   boost::asio::awaitable<void> refuse(int status, std::string message,
                                       ErrorStyle style = ErrorStyle::kObject);
 
