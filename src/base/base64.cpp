@@ -8,8 +8,6 @@
 namespace gapless {
 namespace {
 
-constexpr std::string_view kAlphabet =
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 constexpr std::uint32_t kForeign = 0x8000'0000;
 
 // One table per place of a character in its group of four: the sextet already shifted to where it
@@ -19,8 +17,8 @@ using SextetTable = std::array<std::uint32_t, 256>;
 constexpr SextetTable make_table(int shift) {
   SextetTable table{};
   table.fill(kForeign);
-  for (std::size_t i = 0; i < kAlphabet.size(); ++i) {
-    table[static_cast<unsigned char>(kAlphabet[i])] = static_cast<std::uint32_t>(i) << shift;
+  for (std::size_t i = 0; i < kBase64Alphabet.size(); ++i) {
+    table[static_cast<unsigned char>(kBase64Alphabet[i])] = static_cast<std::uint32_t>(i) << shift;
   }
   return table;
 }
@@ -119,7 +117,7 @@ std::string encode_base64(std::string_view bytes) {
       group = group << 8 | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0u);
     }
     for (std::size_t k = 0; k < 4; ++k) {
-      text += i + k > bytes.size() ? '=' : kAlphabet[group >> (18 - 6 * k) & 63u];
+      text += i + k > bytes.size() ? '=' : kBase64Alphabet[group >> (18 - 6 * k) & 63u];
     }
   }
   return text;

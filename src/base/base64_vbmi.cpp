@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstdint>
-#include <string_view>
 #endif
 
 namespace gapless {
@@ -18,12 +17,10 @@ constexpr std::size_t kBlockBytes = 48;
 
 // What each of the 128 characters of ASCII stands for; those outside of the alphabet have the highest bit.
 constexpr std::array<std::uint8_t, 128> make_sextets() {
-  constexpr std::string_view kCharacters =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::array<std::uint8_t, 128> sextets{};
   sextets.fill(0x80);
-  for (std::size_t i = 0; i < kCharacters.size(); ++i) {
-    sextets[static_cast<unsigned char>(kCharacters[i])] = static_cast<std::uint8_t>(i);
+  for (std::size_t i = 0; i < kBase64Alphabet.size(); ++i) {
+    sextets[static_cast<unsigned char>(kBase64Alphabet[i])] = static_cast<std::uint8_t>(i);
   }
   return sextets;
 }

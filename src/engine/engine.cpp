@@ -43,7 +43,7 @@ std::int64_t image_bytes_of(const SkillRequest& request) {
   return num_bytes;
 }
 
-// Whether its quick part takes less than waking a thread for it: some 0.1 ms.
+// Whether its quick part is some 0.1 ms of work at most, so that it would be felt to wake a thread for it.
 bool is_begun_at_once(const SkillRequest& request) {
   constexpr std::int64_t kMostHashed = 256 << 10;
   constexpr std::int64_t kMostTokenised = 2 << 10;

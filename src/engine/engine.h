@@ -112,7 +112,7 @@ class Engine {
     std::shared_ptr<const DeviceGrammar> device_grammar;
   };
   // Two lanes, each with threads of its own, so that a text or a known picture never waits for a
-  // decoder: first every job gets its quick part (the cost is bytes to hash; a small one gets it in submit), then those with
+  // decoder: first every job gets its quick part (the cost is bytes to hash; a small one mostly gets it in submit), then those with
   // new pictures are decoded (the cost is memory). In front of both, a request with a grammar waits until it is compiled
   // (the cost is the length of its text), so that nobody waits for another's.
   using Lane = SmallestFirstQueue<Job>;
@@ -154,7 +154,7 @@ class Engine {
   std::unique_ptr<RefineWorker> refine_;  // nullptr: none
   std::unique_ptr<EmitPool> emit_;
   std::unique_ptr<Loop> loop_;
-  std::atomic<int> num_decoding_{0};  // threads that decode a picture now
+  std::atomic<int> num_decoding_{0};  // threads that do so now: the lane knows, but under its lock
 
   struct Entry {
     std::shared_ptr<ActiveRequest> active;

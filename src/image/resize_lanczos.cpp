@@ -242,6 +242,8 @@ void LanczosResize::hand_on_rows(int task, const std::uint8_t* rgb) const {
 bool run_resizes(std::span<LanczosResize> resizes, PictureRows& rows, ThreadPool* pool,
                  const std::function<void()>& decode, const StopCheck& stop,
                  DecodeHelpers* helpers) {
+  GAPLESS_CHECK(rows.num_kept() % kLanczosBlockRows ==
+                0);  // a block's rows lie one behind the other
   struct Task {
     int rows_needed;
     LanczosResize::Stage stage;

@@ -1,5 +1,5 @@
-// A large angle without its whole turns. Of 2^100 radians these are the first 100 bits of 1 / (2 pi), and where on the circle
-// the angle lies is what the bits behind them say.
+// A large angle less its whole turns. The angle times 1 / (2 pi) is a number of turns: of 2^100 radians the first hundred bits of
+// 1 / (2 pi) make whole ones, and the bits behind them say where on the circle the angle lies.
 #pragma once
 
 #include <cmath>
