@@ -293,9 +293,9 @@ class Computation {
   template <Matrix kMatrix, Value kFirst, Value kSecond, Value kSums>
   __device__ void add_up(int l) {
     constexpr PhaseKind kKind = PhaseKind::kPartialSums;
-    const DecoderWork work = block_.computing_work();
-    for (ProductUnit unit = work.first_unit(kKind, kMatrix); work.has(unit);
-         work.next(kKind, unit)) {
+    for (ProductUnit unit = block_.computing_work().first_unit(kKind, kMatrix);
+         DecoderWork::has(unit); block_.computing_work().next(kKind, unit)) {
+      const DecoderWork work = block_.computing_work();
       const TileRange tiles = work.tiles_of(kKind, unit);
       const int rank = work.rank_of(unit);
       const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),

@@ -80,7 +80,7 @@ __device__ inline bool lives(const DecoderLaunch& p, int row) {
 }
 
 template <typename S, PreparedFormat kFormat, int kRows, typename CacheElement>
-__global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
+__global__ void __launch_bounds__(kDecoderThreads<S>, 1)
     decoder_kernel(const __grid_constant__ DecoderLaunch p) {
   using Layout = DecoderLayout<S>;
   extern __shared__ char raw_shared[];
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
 
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x);
-  static_assert(kMaxLaunchRows <= kDecoderThreads<S, kRows>);
+  static_assert(kMaxLaunchRows <= kDecoderThreads<S>);
   const bool row_may_live = may_live(p, thread);
   if (threadIdx.x == 0) {
     small.ring.init(kStageSharers<S, kFormat, kRows>);
@@ -140,17 +140,21 @@ __global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
       if (!kXFromMemory<kRows> && is_copying_lane()) {
         Bringing<S, kFormat, kRows>(block).run();
       }
-      if constexpr (kXWarpCopies<kRows>) {
+      if constexpr (kCopyingWarps > 0 && kOtherCopyingWarp<kRows> == kXWarp) {
         small.ring.template serve<kCopyingWarps>(1, small.ring.full);
       }
     } else if (warp == kSignalWarp) {
-      wait_for_predecessor();
-      if (threadIdx.x % kWarp == 0) Signalling<S, kRows>(block).run();
+      if constexpr (kXWarpSignals<kRows>) {
+        small.ring.template serve<kCopyingWarps>(1, small.ring.full);
+      } else {
+        wait_for_predecessor();
+        if (threadIdx.x % kWarp == 0) Signalling<S, kRows>(block).run();
+      }
     } else if constexpr (S::kHasExperts) {
       wait_for_predecessor();
       Routing<kFormat, kRows>(block).run();
     } else if constexpr (kCopyingWarps > 0) {
-      small.ring.template serve<kCopyingWarps>(warp - kLastWarp, small.ring.full);
+      small.ring.template serve<kCopyingWarps>(0, small.ring.full);
     }
   }
   __syncthreads();
@@ -171,7 +175,7 @@ Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& given, int num
     if constexpr (kRows <= kMostRows<S>) {
       return launch("decoder_blocks", stream,
                     {.grid = dim3(static_cast<unsigned>(num_blocks)),
-                     .block = dim3(kDecoderThreads<S, kRows>),
+                     .block = dim3(kDecoderThreads<S>),
                      .shared_bytes = static_cast<std::size_t>(Layout::bytes(params.ring_bytes)),
                      .registers = kExchangesRegisters<S, kRows> ? kStartRegisters : 0},
                     decoder_kernel<S, kFormat, kRows, CacheElement>, params);
