@@ -390,20 +390,22 @@ struct ScheduleOf {
 
   // Layer -1 is `first`, layer num_layers `last`. Which time of a value it is that phases of a layer
   // write; those that read it read turn `layer`.
-  GAPLESS_HOST_DEVICE static int turn_written(Value value, int layer) {
-    return in(kCarried, value) ? layer + 1 : layer;
+  template <Value kValue>
+  GAPLESS_HOST_DEVICE static int turn_written(int layer) {
+    return in(kCarried, kValue) ? layer + 1 : layer;
   }
   // Whether a turn of it is counted.
-  template <bool kFewRows>
-  GAPLESS_HOST_DEVICE static bool counted(Value value, int turn) {
-    if (in(kFewRows ? kAlwaysCounted : kAlwaysCounted | kActivations, value)) return true;
+  template <Value kValue, bool kFewRows>
+  GAPLESS_HOST_DEVICE static bool counted(int turn) {
+    if constexpr (in(kFewRows ? kAlwaysCounted : kAlwaysCounted | kActivations, kValue))
+      return true;
     return turn == 0;
   }
   // Whether computing warps wait for its counter: from 9 rows on the x warp does so for activations.
   template <Value kValue, bool kFewRows>
   GAPLESS_HOST_DEVICE static bool computing_waits(int turn) {
     if constexpr (!kFewRows && in(kActivations, kValue)) return false;
-    return counted<kFewRows>(kValue, turn);
+    return counted<kValue, kFewRows>(turn);
   }
 };
 

@@ -456,12 +456,12 @@ class Simulation {
   }
   template <Value kValue>
   bool counted(int turn) const {
-    return few_rows() ? Of::template counted<true>(kValue, turn)
-                      : Of::template counted<false>(kValue, turn);
+    return few_rows() ? Of::template counted<kValue, true>(turn)
+                      : Of::template counted<kValue, false>(turn);
   }
   template <Value kValue>
   static int turn_written(int layer) {
-    return Of::turn_written(kValue, layer);
+    return Of::template turn_written<kValue>(layer);
   }
   template <Value kValue>
   bool has_reader(int layer) const {

@@ -193,6 +193,28 @@ struct UnitQuery {
   }
 };
 
+// The same in shared memory, eight words a lane, where a thread has no registers for them.
+template <typename Element>
+struct SharedUnitQuery {
+  static constexpr int kWarpBytes = 8 * kWarp * 4;
+  std::uint32_t scratch;  // kWarpBytes of each warp
+
+  __device__ std::uint32_t own(int i) const {
+    const unsigned thread = afresh(threadIdx.x);
+    return scratch + thread / kWarp * kWarpBytes + i * (kWarp * 4) + thread % kWarp * 4;
+  }
+  __device__ __forceinline__ void load(const float (&chunk)[kVector], int from) const {
+    UnitQuery<Element> query;
+    query.load(chunk, from);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) store_shared_4(own(i), query.pairs[0][i]);
+  }
+  __device__ __forceinline__ std::uint32_t fragment(int head, int i, int lane) const {
+    const std::uint32_t pair = load_shared_4(own(i));
+    return lane / 8 % 2 == head ? pair : 0;
+  }
+};
+
 // Two keys' weights, each rounded and the rest: one part of lower groups, the other part of upper ones.
 template <typename Element>
 __device__ __forceinline__ void split_weights(float low, float high, int lane,
@@ -222,9 +244,9 @@ __device__ __forceinline__ void weight_fragment(const std::uint32_t (&parts)[2],
 // One warp. The unit is at `place`; keys from num_keys on do not exist. Leaves a softmax, its sum and
 // its output per head in global memory; `part`: of the first head; the second one's lies kPartStride
 // further on, or part_stride where that is 0.
-template <typename Element, int kPartStride>
-__device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p,
-                                               const UnitQuery<Element>& query, int num_keys,
+template <typename Element, int kPartStride, typename Query>
+__device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p, const Query& query,
+                                               int num_keys,
                                                std::uint32_t place, std::int64_t part,
                                                int part_stride) {
   using Of = UnitElement<Element>;

@@ -31,11 +31,11 @@ __device__ __forceinline__ float weight_of_part(float largest, float whole_large
 // A row's queries of a pair of heads, and the new token's keys and values of it: of these each lane
 // has eight dimensions, from lane % 8 * 8 on, of the keys (of the values where lane >= 16) of head
 // lane / 8 % 2.
-template <typename S, typename Element>
+template <typename S, typename Element, typename Query>
 struct NewToken {
   using Vector = KvVector<Element>;
 
-  UnitQuery<Element> query;
+  Query query;
   typename Vector::Raw entry;  // of the cache
 
   // One warp. `qkv`: of this layer. Waits until they are written.
@@ -104,12 +104,12 @@ __device__ __forceinline__ void insert_new_token(const typename KvVector<Element
 }
 
 // This warp's units of the block's, which lie in the ring from first_stage on: those that rows share, then those of rows. `qkv`:
-// of this layer.
-template <typename S, typename Element, int kRows>
+// of this layer. `query`: where a row's queries will be.
+template <typename S, typename Element, int kRows, typename Query>
 __device__ inline void attend_to_units(const DecoderLaunch& p, int layer_index,
                                        const DecoderLayer& layer, const Bf16* qkv,
                                        const AttentionRows& rows, const StageRing& ring,
-                                       unsigned first_stage) {
+                                       unsigned first_stage, const Query& query) {
   const unsigned warp = afresh(threadIdx.x) / kWarp;
   const unsigned num_shared = rows.own_shared.size(), num_units = rows.num_units();
   using Shape = PairShape<Element>;
@@ -121,7 +121,7 @@ __device__ inline void attend_to_units(const DecoderLaunch& p, int layer_index,
       attend_to_shared_unit<Element>(p, qkv, rows, unit, ring, first_stage + i);
     }
   }
-  NewToken<S, Element> token;
+  NewToken<S, Element, Query> token{query, {}};
   int token_row = -1, token_pair = -1;
   const int first_own = rows.own.begin - static_cast<int>(num_shared);
   for (; i < num_units; i += kRingConsumers) {

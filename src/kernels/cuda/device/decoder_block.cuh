@@ -24,18 +24,16 @@ inline constexpr int kSignalWarp = kProductWarps + 2;
 // change hands between groups of four warps. Elsewhere there is none.
 inline constexpr int kLastWarp = kProductWarps + 3;
 inline constexpr int kRouteWarp = kLastWarp;
-// Warps that copy what the streaming warp asks for (stage_copies.cuh): the last one, and one that has no other work. Up to 8 rows that is the x
-// warp. From 9 rows on it is the signal warp, and the x warp signals: with a thirteenth warp threads would have 128 registers
-// instead of 168, which are not enough.
+// Warps that copy what the streaming warp asks for (stage_copies.cuh). Up to 8 rows the second is the x warp, which then has nothing
+// else to do; from 9 rows on it is a thirteenth, and threads have 128 registers instead of 168.
 inline constexpr int kCopyingWarps = kHasCopyEngine ? 0 : 2;
 template <int kRows>
-inline constexpr bool kXWarpSignals = kCopyingWarps > 0 && !kXFromMemory<kRows>;
-template <int kRows>
-inline constexpr int kOtherCopyingWarp = kXWarpSignals<kRows> ? kSignalWarp : kXWarp;
-template <typename S>
-inline constexpr int kDecoderThreads =
-    (kProductWarps + 3 + (kHasRegisterExchange || S::kHasExperts || kCopyingWarps > 0 ? 1 : 0)) *
-    kWarp;
+inline constexpr bool kXWarpCopies = kXFromMemory<kRows>&& kCopyingWarps > 0;
+template <typename S, int kRows>
+inline constexpr int kDecoderThreads = (kProductWarps + 3 +
+                                        (kHasRegisterExchange || S::kHasExperts ? 1 : 0) +
+                                        kCopyingWarps - (kXWarpCopies<kRows> ? 1 : 0)) *
+                                       kWarp;
 // Of a thread. All together may be no more than at the start. What does not fit lies in memory, and
 // is far away after every wait for another block, which empties the first-level cache. So divided,
 // eight bytes at most of up to 32 rows lie there, but for decoders with experts. Up to 8 rows of a parallel
@@ -55,8 +53,18 @@ template <typename S, int kRows>
 inline constexpr bool kExchangesRegisters =
     kHasRegisterExchange&& kComputingRegisters<S, kRows> != kStartRegisters;
 
-// Of computing warps: the layer, and which of its products.
-using ComputingCounts = WarpCounts<kProductWarps, 2>;
+// A thread has 128 registers.
+template <int kRows>
+inline constexpr bool kHasFewRegisters = kCopyingWarps > 0 && !kXWarpCopies<kRows>;
+
+// Of computing warps: the layer, which of its products, whose matrix, and where a unit of that begins.
+using ComputingCounts = WarpCounts<kProductWarps, 4>;
+
+// What computing warps use between two products, each its share, is the reduce buffer: a unit's queries, and of sequential blocks
+// what a new token adds to the cache.
+template <typename S>
+inline constexpr int kScratchBytes =
+    S::kIsSequential && !kHasRegisterExchange ? kProductWarps * kGroupScratchBytes : kReduceBytes;
 
 template <typename S>
 struct DecoderSmall : ComputingCounts {
@@ -76,7 +84,7 @@ struct DecoderSmall : ComputingCounts {
 // ring takes all that the device has, which the compiler knows where a path has one kind of device.
 template <typename S>
 struct DecoderLayout {
-  static constexpr int kRestBytes = kReduceBytes + static_cast<int>(sizeof(DecoderSmall<S>));
+  static constexpr int kRestBytes = kScratchBytes<S> + static_cast<int>(sizeof(DecoderSmall<S>));
   static constexpr int kSmallestRingBytes = decoder_ring_bytes(kSmallestSharedBytes, kRestBytes);
   static constexpr int kLargestRingBytes = decoder_ring_bytes(kLargestSharedBytes, kRestBytes);
 
@@ -150,20 +158,16 @@ struct DecoderBlockState {
   __device__ std::uint32_t written(Value value) const {
     return shared_address(&small.written[static_cast<int>(value)]);
   }
-  // Whether this block counts what a phase of a layer writes.
+  // Whether this block counts what a phase of a layer writes. A layer leaves nothing to a head that
+  // is not there.
   template <Value kValue, bool kFewRows>
   __device__ bool counts(int layer) const {
+    using Of = ScheduleOf<S>;
     if constexpr (kValue == Value::kNone) return false;
-    if (!ScheduleOf<S>::template counted<kFewRows>(kValue,
-                                                   ScheduleOf<S>::turn_written(kValue, layer)))
+    if (!Of::template counted<kValue, kFewRows>(Of::template turn_written<kValue>(layer)))
       return false;
     if (!computing_work().template counts<S, kValue>(p.num_rows)) return false;
-    return leaves(kValue, layer);
-  }
-  // A layer leaves nothing to a head that is not there.
-  __device__ bool leaves(Value value, int layer) const {
-    return !ScheduleOf<S>::in(ScheduleOf<S>::kCarried, value) || layer + 1 < p.num_layers ||
-           p.head_weights != nullptr;
+    return !Of::in(Of::kCarried, kValue) || layer + 1 < p.num_layers || p.head_weights != nullptr;
   }
 };
 

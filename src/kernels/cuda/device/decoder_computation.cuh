@@ -39,21 +39,23 @@ class Computation {
       : block_(block),
         p_(block.p),
         x_ring_(block.template x_ring<kFormat, kRows>()),
-        has_row_(blockIdx.x < static_cast<unsigned>(block.p.num_rows)) {}
+        has_row_(blockIdx.x < static_cast<unsigned>(block.p.num_rows)),
+        layer_(block.small),
+        matrix_(block.small),
+        at_(block.small) {}
 
   __device__ __forceinline__ void run() {
     wait_for_predecessor();
     do_norm<Value::kNone, S::kSchedule.first.writes>(-1);
     // Products are computed in one place, or those of whole columns: they are large, and inlined.
-    ComputingCounts::Count<0> layer(block_.small);
     ComputingCounts::Count<1> product(block_.small);
-    for (layer.set(0); layer.get() <= p_.num_layers; layer.set(layer.get() + 1)) {
-      if (layer.get() == p_.num_layers && p_.head_weights == nullptr) break;
+    for (layer_.set(0); layer_.get() <= p_.num_layers; layer_.set(layer_.get() + 1)) {
+      if (layer_.get() == p_.num_layers && p_.head_weights == nullptr) break;
 #pragma unroll 1
       for (product.set(0); product.get() < kNumInPlace; product.set(product.get() + 1)) {
         constexpr Phase kLast = S::kSchedule.last;
         Phase phase = kLast;
-        const int l = layer.get();
+        const int l = layer_.get();
         const bool is_last = l == p_.num_layers;
         if (!is_last) prepare_product(l, product.get(), phase, AllPhases());
         if constexpr (kInOnePlace) {
@@ -69,8 +71,8 @@ class Computation {
           }
           if (!is_done) multiply(phase.matrix, l);
         }
-        if (kHasRegisterExchange ? is_last : layer.get() == p_.num_layers) return;
-        go_on(layer, product.get(), AllPhases());
+        if (kHasRegisterExchange ? is_last : layer_.get() == p_.num_layers) return;
+        go_on(product.get(), AllPhases());
       }
     }
   }
@@ -94,22 +96,20 @@ class Computation {
   }
   // Behind one: all phases up to the next one.
   template <int... kIndices>
-  __device__ __forceinline__ void go_on(const ComputingCounts::Count<0>& layer, int product,
-                                        std::integer_sequence<int, kIndices...> phases) {
+  __device__ __forceinline__ void go_on(int product, std::integer_sequence<int, kIndices...> phases) {
     if constexpr (kHasRegisterExchange) {
-      (go_on_if<kIndices>(product == product_before(kIndices), layer), ...);
+      (go_on_if<kIndices>(product == product_before(kIndices)), ...);
     } else {
-      go_on_behind<0>(layer, product, phases);
+      go_on_behind<0>(product, phases);
     }
   }
   // In none of the phases anyone has to know which product it was.
   template <int kProduct, int... kIndices>
-  __device__ __forceinline__ void go_on_behind(const ComputingCounts::Count<0>& layer, int product,
-                                               std::integer_sequence<int, kIndices...> phases) {
+  __device__ __forceinline__ void go_on_behind(int product, std::integer_sequence<int, kIndices...> phases) {
     if (product == kProduct) {
-      (go_on_if<kIndices, kProduct == product_before(kIndices)>(true, layer), ...);
+      (go_on_if<kIndices, kProduct == product_before(kIndices)>(true), ...);
     } else if constexpr (kProduct + 1 < kNumInPlace) {
-      go_on_behind<kProduct + 1>(layer, product, phases);
+      go_on_behind<kProduct + 1>(product, phases);
     }
   }
   // The product in that place, or the last one before a phase.
@@ -117,9 +117,9 @@ class Computation {
     return in_place_before(phase) - (is_in_place(S::kSchedule.layer[phase]) ? 0 : 1);
   }
   template <int kIndex, bool kMay = true>
-  __device__ __forceinline__ void go_on_if(bool does, const ComputingCounts::Count<0>& layer) {
+  __device__ __forceinline__ void go_on_if(bool does) {
     if constexpr (kMay) {
-      if (does) go_on_phase<kIndex>(layer.get());
+      if (does) go_on_phase<kIndex>(layer_.get());
     }
   }
   template <int kIndex>
@@ -198,17 +198,21 @@ class Computation {
   __device__ void multiply(Matrix matrix, int l) {
     const DecoderLayer& layer = p_.layers[matrix == Matrix::kHead ? 0 : l];
     constexpr PhaseKind kKind = PhaseKind::kProduct;
-    const DecoderWork work = block_.computing_work();
     [[maybe_unused]] int next_scale_part = 0;
     if constexpr (S::kHasExperts) next_scale_part = blockIdx.x * p_.experts.parts_per_block;
-    for (ProductUnit unit = work.first_unit(kKind, matrix); work.has(unit);
-         work.next(kKind, unit)) {
-      const TileRange tiles = work.tiles_of(kKind, unit);
-      const int first_column = tiles.begin * kTileRows;
-      const XSource x{normalised(matrix, l), work.chunks_of(Value::kNorm, unit), {}};
-      const SumBiases biases = biases_of(matrix, layer, first_column);
+    const ProductUnit first = block_.computing_work().first_unit(kKind, matrix);
+    const auto matrix_now = [&] { return matrix; };
+    for (at_.set(first.at);;) {
+      if (!DecoderWork::has(unit_now(kKind, matrix_now(), first))) break;
+      const SumBiases biases = biases_of(matrix_now(), layer, columns_of(matrix_now(), first).tiles.begin * kTileRows);
       Sums sums;
-      sums.multiply(tiles.size(), block_.ring, stage_, x_ring_, x_stage_, x, p_.num_rows);
+      {
+        const Columns of = columns_of(matrix_now(), first);
+        sums.multiply(of.tiles.size(), block_.ring, stage_, x_ring_, x_stage_, {normalised(matrix_now(), l), of.chunks, {}}, p_.num_rows);
+      }
+      const Columns of = columns_of(matrix_now(), first);
+      const TileRange tiles = of.tiles;
+      const int first_column = tiles.begin * kTileRows;
       ScaleWeights scale_weights;
       if constexpr (S::kHasExperts) {
         if (matrix == Matrix::kQkv) {
@@ -227,15 +231,15 @@ class Computation {
                       }
                     }
                     if constexpr (S::kIsSequential && Sums::kAtOnce == 1) {
-                      if (is_inner(matrix)) added[0] = gate_with_neighbour(added[0]);
-                      if (is_inner(matrix) && tile_row % 2 != 0) return;
+                      if (is_inner(matrix_now())) added[0] = gate_with_neighbour(added[0]);
+                      if (is_inner(matrix_now()) && tile_row % 2 != 0) return;
                     }
                     if (row >= p_.num_rows) return;
                     store_product<S, kFormat, kRows>(
-                        p_, matrix, l, first_column + t * kTileRows + tile_row, row, added);
+                        p_, matrix_now(), afresh(l), first_column + t * kTileRows + tile_row, row, added);
                   });
-      stage_ += x.size();
-      x_stage_ += x.size();
+      stage_ += of.chunks.size();
+      x_stage_ += of.chunks.size();
       if constexpr (S::kHasExperts) {
         if (matrix == Matrix::kQkv) {
           announce_scale_part<kRows>(p_, l, next_scale_part++, tiles.size(), scale_weights,
@@ -244,6 +248,7 @@ class Computation {
           named_barrier(1, kProductThreads);
         }
       }
+      next_unit(kKind, matrix_now(), first);
     }
     if constexpr (S::kHasExperts) {
       const int end = (static_cast<int>(blockIdx.x) + 1) * p_.experts.parts_per_block;
@@ -265,7 +270,8 @@ class Computation {
                                      stage_, block_.reduce_buffer, block_.small.arrived);
     } else {
       attend_to_units<S, CacheElement, kRows>(p_, l, p_.layers[l], qkv_of<S>(p_, l),
-                                              block_.small.rows, block_.ring, stage_);
+                                              block_.small.rows, block_.ring, stage_,
+                                              unit_query());
     }
     if constexpr (S::kHasExperts) {
       // Who waits for all parts learns that nobody reads the layer's router logits and choices any more, and of the first layer that the
@@ -274,8 +280,20 @@ class Computation {
       if (has_experts(p_, l)) wait_for_choices(block_, l);
     }
     stage_ += block_.small.rows.num_units();
-    // Warpgroups must not look for stages before those of the attention are used up.
-    if constexpr (kByWarpgroups<S, kRows>) named_barrier(1, kProductThreads);
+    // Warpgroups must not look for stages before those of the attention are used up; nor may a product use the reduce buffer while queries
+    // lie there.
+    if constexpr (kByWarpgroups<S, kRows> || kSharesQueries) named_barrier(1, kProductThreads);
+  }
+
+  // Whether queries of a pair of heads lie in the reduce buffer.
+  static constexpr bool kSharesQueries = kHasFewRegisters<kRows> && !S::kIsSequential;
+  __device__ auto unit_query() const {
+    if constexpr (kSharesQueries) {
+      static_assert(SharedUnitQuery<CacheElement>::kWarpBytes * kProductWarps <= kReduceBytes);
+      return SharedUnitQuery<CacheElement>{shared_address(block_.reduce_buffer)};
+    } else {
+      return UnitQuery<CacheElement>();
+    }
   }
 
   __device__ void combine(int l) {
@@ -293,15 +311,17 @@ class Computation {
   template <Matrix kMatrix, Value kFirst, Value kSecond, Value kSums>
   __device__ void add_up(int l) {
     constexpr PhaseKind kKind = PhaseKind::kPartialSums;
-    for (ProductUnit unit = block_.computing_work().first_unit(kKind, kMatrix);
-         DecoderWork::has(unit); block_.computing_work().next(kKind, unit)) {
-      const DecoderWork work = block_.computing_work();
-      const TileRange tiles = work.tiles_of(kKind, unit);
-      const int rank = work.rank_of(unit);
-      const XSource x{wide_of<S, kFormat, kRows>(p_, l).data(), work.chunks_of(kFirst, unit),
-                      work.chunks_of(kSecond, unit)};
+    const ProductUnit first = block_.computing_work().first_unit(kKind, kMatrix);
+    for (at_.set(first.at);;) {
+      if (!DecoderWork::has(unit_now(kKind, kMatrix, first))) break;
       Sums sums;
-      sums.multiply(tiles.size(), block_.ring, stage_, x_ring_, x_stage_, x, p_.num_rows);
+      {
+        const Share of = share_of<kMatrix, kFirst, kSecond>(first);
+        sums.multiply(of.tiles.size(), block_.ring, stage_, x_ring_, x_stage_, {wide_of<S, kFormat, kRows>(p_, l).data(), of.first, of.second}, p_.num_rows);
+      }
+      const Share of = share_of<kMatrix, kFirst, kSecond>(first);
+      const TileRange tiles = of.tiles;
+      const int rank = of.rank;
       sums.add_up(tiles.size(), stage_, block_.reduce_buffer,
                   [&](int t, int row, int tile_row, const auto& added) {
                     const int column = (tiles.begin + t) * kTileRows + tile_row;
@@ -310,18 +330,65 @@ class Computation {
                       announce_dense<kRows>(p_, l, rank, row, column, added[0]);
                       return;
                     }
-                    announce_values(sums_of<kSums, kRows>(p_, l, rank, row, column),
-                                    sums_of<kSums, kRows>(p_, l + 1, rank, row, column), added);
+                    announce_values(sums_of<kSums, kRows>(p_, layer_now(l), rank, row, column),
+                                    sums_of<kSums, kRows>(p_, layer_now(l) + 1, rank, row, column), added);
                   });
-      stage_ += x.size();
-      x_stage_ += x.size();
+      stage_ += of.first.size() + of.second.size();
+      x_stage_ += of.first.size() + of.second.size();
+      next_unit(kKind, kMatrix, first);
     }
+  }
+
+  // ---- Units of a product. Where registers are not exchanged a thread keeps nothing of them while it multiplies: before and behind that it
+  // works out what a unit is.
+
+  __device__ __forceinline__ ProductUnit unit_now(PhaseKind kind, Matrix matrix, const ProductUnit& first) const {
+    int end = first.end;
+    if constexpr (!kHasRegisterExchange) end = block_.computing_work().first_unit(kind, matrix).end;
+    return {at_.get(), end};
+  }
+  __device__ __forceinline__ void next_unit(PhaseKind kind, Matrix matrix, const ProductUnit& first) {
+    ProductUnit unit = unit_now(kind, matrix, first);
+    block_.computing_work().next(kind, unit);
+    at_.set(unit.at);
+  }
+
+  __device__ __forceinline__ int layer_now(int l) const {
+    return kHasRegisterExchange ? l : layer_.get();
+  }
+
+  // Whole columns.
+  struct Columns {
+    TileRange tiles;
+    ChunkRange chunks;
+  };
+  __device__ __forceinline__ Columns columns_of(Matrix matrix, const ProductUnit& first) const {
+    constexpr PhaseKind kKind = PhaseKind::kProduct;
+    const ProductUnit unit = unit_now(kKind, matrix, first);
+    const DecoderWork work = block_.computing_work();
+    return {work.tiles_of(kKind, unit), work.chunks_of(Value::kNorm, unit)};
+  }
+  // A share of columns.
+  struct Share {
+    TileRange tiles;
+    int rank;
+    ChunkRange first, second;
+  };
+  template <Matrix kMatrix, Value kFirst, Value kSecond>
+  __device__ __forceinline__ Share share_of(const ProductUnit& first) const {
+    constexpr PhaseKind kKind = PhaseKind::kPartialSums;
+    const ProductUnit unit = unit_now(kKind, kMatrix, first);
+    const DecoderWork work = block_.computing_work();
+    return {work.tiles_of(kKind, unit), work.rank_of(unit), work.chunks_of(kFirst, unit), work.chunks_of(kSecond, unit)};
   }
 
   const DecoderBlockState<S>& block_;
   const DecoderLaunch& p_;
   const XRingOf<kRows> x_ring_;
   const bool has_row_;
+  ComputingCounts::Count<0> layer_;
+  ComputingCounts::Count<2> matrix_;  // of the product at hand, if it makes whole columns
+  ComputingCounts::Count<3> at_;      // where its unit begins; or a norm's row
   unsigned stage_ = 0;    // of the ring
   unsigned x_stage_ = 0;  // of those, products'
 };

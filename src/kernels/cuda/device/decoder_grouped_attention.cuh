@@ -128,10 +128,16 @@ struct GroupElement<E4m3> {
   }
 };
 
-// A warp's own piece of the block's reduce buffer, which nobody uses between two products: the group's queries.
+// Whether a thread keeps its queries, and what the new token adds to the cache, from unit to unit. Where registers are not exchanged
+// it has none for them, and takes them from the scratch again.
+inline constexpr bool kHoldsToken = kHasRegisterExchange;
+
+// A warp's own piece of the block's reduce buffer, which nobody uses between two products: the group's queries and, if a thread does
+// not hold it, what the new token adds to the cache.
 struct GroupScratch {
-  static constexpr int kBytes = kReduceBytes / kProductWarps;
-  static_assert(kBytes >= kMaxGroup * kGroupHeadDim * static_cast<int>(sizeof(Bf16)));
+  static constexpr int kBytes = kGroupScratchBytes;
+  static constexpr int kEntriesAt = kMaxGroup * kGroupHeadDim * static_cast<int>(sizeof(Bf16));
+  static_assert(kBytes >= kEntriesAt + (kHoldsToken ? 0 : kWarp * 16));
   static_assert(kBytes % 16 == 0);
   std::uint32_t address;
 
@@ -173,10 +179,6 @@ struct GroupHeadChunk {
   }
 };
 
-// Whether a thread keeps its queries from unit to unit. Where registers are not exchanged it has none for them, and takes them from the
-// scratch again.
-inline constexpr bool kHoldsQueries = kHasRegisterExchange;
-
 // The new token's part in one key head: the group's queries as B fragments, and what it adds to the cache: lanes
 // below 16 have eight dimensions of its key, the others of its values.
 template <typename Element>
@@ -185,8 +187,9 @@ struct GroupToken {
   using Shape = UnitShape<SequentialDecoder, Element>;
   using Vector = KvVector<Element>;
 
+  using Raw = typename Vector::Raw;
+
   std::uint32_t queries[16];
-  typename Vector::Raw entry;
 
   // One warp. `qkv`: of this layer. Waits until they are written.
   template <typename Unit>
@@ -239,9 +242,9 @@ struct GroupToken {
     unpack(raw[2], own);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) own[i] = upper == 0 ? key.values[i] : own[i];
-    entry = Vector::pack(own);
+    keep_entry(Vector::pack(own), scratch);
     __syncwarp();
-    if constexpr (kHoldsQueries) take_queries(group, lane, scratch);
+    if constexpr (kHoldsToken) take_queries(group, lane, scratch);
   }
 
   // From the scratch: those of so many heads.
@@ -261,34 +264,59 @@ struct GroupToken {
   // To the cache.
   template <typename Unit>
   __device__ void store(const DecoderLaunch& p, const DecoderLayer& layer, std::int64_t page,
-                        const Unit& unit, int position) const {
+                        const Unit& unit, int position, const GroupScratch& scratch) const {
     const int lane = afresh(threadIdx.x) % kWarp;
     const KvLayout layout{.num_heads = p.sequential.num_kv_heads, .head_dim = kGroupHeadDim};
     const std::int64_t to = page * layout.page_size() +
                             layout.in_page(KvPart::kKeys, unit.heads, position % kPageTokens) +
                             lane % 16 * kVector;
     auto* first = static_cast<Element*>(lane >= 16 ? layer.values : layer.pages);
-    *reinterpret_cast<typename Vector::Raw*>(first + to) = entry;
+    *reinterpret_cast<Raw*>(first + to) = entry(scratch);
   }
 
   // Where the unit at `place` holds its own; and zeros where later tokens' values will be: what lies there may be no
   // number, even times zero.
-  __device__ void insert(int at_key, std::uint32_t place) const {
+  __device__ void insert(int at_key, std::uint32_t place, const GroupScratch& scratch) const {
     const int lane = afresh(threadIdx.x) % kWarp, chunk = lane % 16, upper = lane / 16;
     const int page = at_key / kPageTokens, offset = at_key % kPageTokens;
     const std::uint32_t keys = place + page * Shape::kPageBytes;
     const std::uint32_t values = keys + Shape::kValuesAt;
     for (int t = offset + 1 + upper; t < kPageTokens; t += 2) {
       store_shared_elements(values + t * Shape::kKeyBytes + chunk * Shape::kVectorBytes,
-                            typename Vector::Raw{});
+                            Raw{});
     }
     store_shared_elements(
         (upper != 0 ? values : keys) + offset * Shape::kKeyBytes + chunk * Shape::kVectorBytes,
-        entry);
+        entry(scratch));
     // The copy engine fills this memory again.
     publish_shared_to_engines();
     __syncwarp();
   }
+
+ private:
+  // What a lane adds to the cache: eight dimensions of the key, or of the values.
+  static __device__ std::uint32_t own_entry(const GroupScratch& scratch) {
+    return scratch.address + GroupScratch::kEntriesAt +
+           afresh(threadIdx.x) % kWarp * static_cast<unsigned>(sizeof(Raw));
+  }
+  __device__ void keep_entry(const Raw& entry, const GroupScratch& scratch) {
+    if constexpr (kHoldsToken) {
+      entry_ = entry;
+    } else {
+      store_shared_elements(own_entry(scratch), entry);
+    }
+  }
+  __device__ Raw entry(const GroupScratch& scratch) const {
+    if constexpr (kHoldsToken) {
+      return entry_;
+    } else {
+      Raw raw;
+      load_shared_elements(raw, own_entry(scratch));
+      return raw;
+    }
+  }
+
+  Raw entry_;
 };
 
 // The scores of 16 keys of a page: of lane (g, q) those of query q and keys g, g + 8.
@@ -566,12 +594,12 @@ __device__ inline void attend_to_groups(const DecoderLaunch& p, int layer, const
     }
     const std::uint32_t place = ring.wait(first_stage + i);
     if (unit.has_newest()) {
-      token.store(p, p.layers[layer], page, unit, position);
-      token.insert(unit.num_keys - 1, place);
+      token.store(p, p.layers[layer], page, unit, position, scratch);
+      token.insert(unit.num_keys - 1, place, scratch);
     }
     const std::int64_t head = std::int64_t{unit.row()} * p.num_heads +
                               unit.heads * (p.num_heads / p.sequential.num_kv_heads);
-    if constexpr (!kHoldsQueries) {
+    if constexpr (!kHoldsToken) {
       token.take_queries(p.num_heads / p.sequential.num_kv_heads, afresh(threadIdx.x) % kWarp,
                          scratch);
     }

@@ -80,14 +80,14 @@ __device__ inline bool lives(const DecoderLaunch& p, int row) {
 }
 
 template <typename S, PreparedFormat kFormat, int kRows, typename CacheElement>
-__global__ void __launch_bounds__(kDecoderThreads<S>, 1)
+__global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
     decoder_kernel(const __grid_constant__ DecoderLaunch p) {
   using Layout = DecoderLayout<S>;
   extern __shared__ char raw_shared[];
   char* base = raw_shared + (128 - shared_address(raw_shared) % 128) % 128;
   char* behind_ring = base + Layout::kRingBytes;
   if constexpr (Layout::kRingBytes == 0) behind_ring += p.ring_bytes;
-  auto& small = *reinterpret_cast<DecoderSmall<S>*>(behind_ring + kReduceBytes);
+  auto& small = *reinterpret_cast<DecoderSmall<S>*>(behind_ring + kScratchBytes<S>);
   const int index = static_cast<int>(blockIdx.x), num_blocks = static_cast<int>(gridDim.x);
   const DecoderSizes sizes = sizes_of<S>(p);
   const DecoderBlockState<S> block{p,
@@ -97,9 +97,11 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
                                    small,
                                    DecoderWork(sizes, small.shares, index, num_blocks)};
 
+  // Where lanes might have gone apart, shuffles become calls of functions before 9.0.
+  const int warp = uniform(static_cast<int>(threadIdx.x) / kWarp);
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x);
-  static_assert(kMaxLaunchRows <= kDecoderThreads<S>);
+  static_assert(kMaxLaunchRows <= kDecoderThreads<S, kRows>);
   const bool row_may_live = may_live(p, thread);
   if (threadIdx.x == 0) {
     small.ring.init(kStageSharers<S, kFormat, kRows>);
@@ -113,11 +115,10 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
     if constexpr (S::kHasExperts) init_route_barriers<kRows>(small.experts);
     fence_barrier_init();
   }
-  if (!__syncthreads_or(row_may_live)) {
+  if (uniform(__syncthreads_or(row_may_live)) == 0) {
     wait_for_predecessor();
-    if (!__syncthreads_or(lives(p, thread))) return;
+    if (uniform(__syncthreads_or(lives(p, thread))) == 0) return;
   }
-  const int warp = threadIdx.x / kWarp;
   static_assert(kHasCopyEngine || !S::kHasExperts, "the twelfth warp has one thing to do");
   if (warp < kProductWarps) {
     if constexpr (kExchangesRegisters<S, kRows>) {
@@ -140,21 +141,17 @@ __global__ void __launch_bounds__(kDecoderThreads<S>, 1)
       if (!kXFromMemory<kRows> && is_copying_lane()) {
         Bringing<S, kFormat, kRows>(block).run();
       }
-      if constexpr (kCopyingWarps > 0 && kOtherCopyingWarp<kRows> == kXWarp) {
+      if constexpr (kXWarpCopies<kRows>) {
         small.ring.template serve<kCopyingWarps>(1, small.ring.full);
       }
     } else if (warp == kSignalWarp) {
-      if constexpr (kXWarpSignals<kRows>) {
-        small.ring.template serve<kCopyingWarps>(1, small.ring.full);
-      } else {
-        wait_for_predecessor();
-        if (threadIdx.x % kWarp == 0) Signalling<S, kRows>(block).run();
-      }
+      wait_for_predecessor();
+      if (threadIdx.x % kWarp == 0) Signalling<S, kRows>(block).run();
     } else if constexpr (S::kHasExperts) {
       wait_for_predecessor();
       Routing<kFormat, kRows>(block).run();
     } else if constexpr (kCopyingWarps > 0) {
-      small.ring.template serve<kCopyingWarps>(0, small.ring.full);
+      small.ring.template serve<kCopyingWarps>(warp - kLastWarp, small.ring.full);
     }
   }
   __syncthreads();
@@ -175,7 +172,7 @@ Status launch_decoder_kernel(Stream& stream, const DecoderLaunch& given, int num
     if constexpr (kRows <= kMostRows<S>) {
       return launch("decoder_blocks", stream,
                     {.grid = dim3(static_cast<unsigned>(num_blocks)),
-                     .block = dim3(kDecoderThreads<S>),
+                     .block = dim3(kDecoderThreads<S, kRows>),
                      .shared_bytes = static_cast<std::size_t>(Layout::bytes(params.ring_bytes)),
                      .registers = kExchangesRegisters<S, kRows> ? kStartRegisters : 0},
                     decoder_kernel<S, kFormat, kRows, CacheElement>, params);

@@ -1,10 +1,9 @@
-// The warps of decoder_kernel.cuh that move data: the streaming warp and the x warp.
+// The warps of decoder_kernel.cuh that move data: the streaming warp, the x warp, the signal warp.
 #pragma once
 
 #include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/decoder_block.cuh"
 #include "kernels/cuda/device/decoder_experts.cuh"
-#include "kernels/cuda/device/decoder_signals.cuh"
 #include "kernels/cuda/device/grid_counters.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
 
@@ -235,7 +234,7 @@ class Streaming {
 };
 
 // ---- The x warp: it reads what the rows are. From 9 rows on, kCopyingLanes of it then bring
-// activations (several threads that each ask for copies would be in each other's way), and where there is no copy engine one signals.
+// activations (several threads that each ask for copies would be in each other's way).
 
 template <typename S, PreparedFormat kFormat, int kRows>
 class Bringing {
@@ -246,8 +245,7 @@ class Bringing {
       : block_(block),
         p_(block.p),
         x_ring_(block.template x_ring<kFormat, kRows>()),
-        num_units_(block.small.rows.num_units()),
-        signals_(block) {}
+        num_units_(block.small.rows.num_units()) {}
 
   __device__ void run() {
     for (int l = 0; l < p_.num_layers; ++l) {
@@ -262,7 +260,6 @@ class Bringing {
     if (p_.head_weights != nullptr) {
       bring<kPhase.kind, kPhase.matrix, kPhase.reads[0], kPhase.reads[1]>(p_.num_layers);
     }
-    signals_.finish();
   }
 
  private:
@@ -341,8 +338,7 @@ class Bringing {
   template <Value kValue>
   __device__ __forceinline__ void wait_until_known(int l) {
     if ((known_ & value_bit(kValue)) == 0) {
-      wait_for_count(block_.counter(kValue), block_.template count_of<kValue>(l),
-                     [this] { signals_.poll(); });
+      wait_for_count(block_.counter(kValue), block_.template count_of<kValue>(l));
       publish_to_copy_engine();
       known_ |= value_bit(kValue);
     }
@@ -358,8 +354,7 @@ class Bringing {
     if constexpr (kHasXRing<S, kRows>) {
       x_ring_.bring(x_stage_++, from);
     } else {
-      signals_.poll();
-      block_.ring.bring_x(stage_++, x_stage_++, from, kXBytes<kRows>, [this] { signals_.poll(); });
+      block_.ring.bring_x(stage_++, x_stage_++, from, kXBytes<kRows>);
     }
   }
 
@@ -369,7 +364,37 @@ class Bringing {
   const int num_units_;
   unsigned stage_ = 0, x_stage_ = 0;
   unsigned known_ = 0;  // values of this layer that it has waited for
-  XWarpSignals<S, kRows> signals_;
+};
+
+// ---- The signal warp: one thread.
+
+template <typename S, int kRows>
+class Signalling {
+  using AllPhases = std::make_integer_sequence<int, ScheduleOf<S>::kNumPhases>;
+
+ public:
+  __device__ explicit Signalling(const DecoderBlockState<S>& block) : block_(block) {}
+
+  __device__ void run() {
+    constexpr Phase kFirst = S::kSchedule.first;
+    pass_on<kFirst.writes>(-1);
+    for (int l = 0; l < block_.p.num_layers; ++l) pass_on_layer(l, AllPhases());
+  }
+
+ private:
+  template <int... kIndices>
+  __device__ void pass_on_layer(int l, std::integer_sequence<int, kIndices...> /*phases*/) {
+    (pass_on<S::kSchedule.layer[kIndices].writes>(l), ...);
+  }
+  template <Value kValue>
+  __device__ __forceinline__ void pass_on(int l) {
+    if (!block_.template counts<kValue, kXFromMemory<kRows>>(l)) return;
+    const int turn = ScheduleOf<S>::template turn_written<kValue>(l);
+    wait_barrier(block_.written(kValue), turn & 1);
+    signal(block_.counter(kValue));
+  }
+
+  const DecoderBlockState<S>& block_;
 };
 
 }  // namespace GAPLESS_PATH

@@ -12,6 +12,11 @@
 
 namespace gapless {
 
+// What a warp of a sequential decoder's attention keeps between two products, of the reduce buffer or more: a group's queries, and
+// where registers are not exchanged the new token's key and values, too.
+inline constexpr int kGroupScratchBytes =
+    kHasRegisterExchange ? kReduceBytes / kProductWarps : (1 << 10) + kWarp * 16;
+
 // A unit in its stage: page by page, as the cache has them (kernels/kv_layout.h). Its heads are neighbours in a page, so each page
 // is one piece: the first head's keys, its values, the next head's keys, and so on.
 template <typename S, typename Element>

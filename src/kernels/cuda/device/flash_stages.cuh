@@ -135,11 +135,6 @@ struct FlashShared {
   }
 };
 
-// The same in all lanes, and by this the compiler knows it.
-__device__ __forceinline__ int uniform(int value) {
-  return __shfl_sync(kFullWarp, value, 0);
-}
-
 template <typename Shape, typename Problem>
 __device__ __forceinline__ int num_key_tiles(const Problem& problem) {
   return uniform((problem.num_keys() + Shape::kKeyTile - 1) / Shape::kKeyTile);

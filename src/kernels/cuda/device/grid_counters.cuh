@@ -45,24 +45,15 @@ __device__ __forceinline__ std::uint32_t signal_in_block(std::uint32_t& counter)
   return before;
 }
 
-// One thread; others follow it through a barrier. It calls `meanwhile` again and again.
-template <typename Meanwhile>
-__device__ __forceinline__ void wait_for_count(const unsigned& counter, unsigned target,
-                                               const Meanwhile& meanwhile) {
+// One thread; others follow it through a barrier.
+__device__ __forceinline__ void wait_for_count(const unsigned& counter, unsigned target) {
   unsigned count;
   do {
-    meanwhile();
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(&counter) : "memory");
   } while (count < target);
 }
-template <typename Meanwhile>
-__device__ __forceinline__ void wait_for_count(const GridCounter& counter, unsigned target,
-                                               const Meanwhile& meanwhile) {
-  wait_for_count(counter.count, target, meanwhile);
-}
-template <typename Counter>
-__device__ __forceinline__ void wait_for_count(const Counter& counter, unsigned target) {
-  wait_for_count(counter, target, [] {});
+__device__ __forceinline__ void wait_for_count(const GridCounter& counter, unsigned target) {
+  wait_for_count(counter.count, target);
 }
 
 }  // namespace gapless

@@ -70,6 +70,18 @@ __device__ __forceinline__ void store_shared_elements(std::uint32_t address, con
   asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(address), "r"(raw.x), "r"(raw.y) : "memory");
 }
 
+// And back.
+__device__ __forceinline__ void load_shared_elements(uint4& raw, std::uint32_t address) {
+  std::uint32_t words[4];
+  load_shared_16(words, address);
+  raw = uint4{words[0], words[1], words[2], words[3]};
+}
+__device__ __forceinline__ void load_shared_elements(uint2& raw, std::uint32_t address) {
+  std::uint32_t words[2];
+  load_shared_8(words, address);
+  raw = uint2{words[0], words[1]};
+}
+
 // One element.
 __device__ __forceinline__ void store_kv_element(Bf16* to, float value) {
   *to = __float2bfloat16_rn(value);

@@ -9,6 +9,11 @@ inline constexpr unsigned kFullWarp = 0xffffffffu;
 inline constexpr int kWarp = 32;
 inline constexpr float kLog2E = 1.4426950408889634f;
 
+// The same in all lanes of a warp, and by this the compiler knows it: what depends on it does not take lanes apart.
+__device__ __forceinline__ int uniform(int value) {
+  return __shfl_sync(kFullWarp, value, 0);
+}
+
 // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 __device__ __forceinline__ float gelu_tanh(float x) {
   constexpr float kSqrt2OverPi = 0.7978845608028654f;

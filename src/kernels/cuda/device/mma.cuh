@@ -53,6 +53,10 @@ __device__ __forceinline__ void store_shared_16(std::uint32_t address, const uin
                : "memory");
 }
 
+__device__ __forceinline__ void store_shared_4(std::uint32_t address, std::uint32_t value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
 __device__ __forceinline__ void store_shared_float(std::uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/cuda_path.h"
+#include "kernels/cuda/device/math.cuh"
 
 namespace gapless {
 
@@ -32,6 +33,12 @@ __device__ __forceinline__ unsigned afresh(unsigned value) {
 
 __device__ __forceinline__ int afresh(int value) {
   return static_cast<int>(afresh(static_cast<unsigned>(value)));
+}
+
+// The same number in all lanes of a warp: where registers are not exchanged the compiler learns it, and has registers of the warp for it.
+__device__ __forceinline__ int of_warp(int value) {
+  if constexpr (!kHasRegisterExchange) return uniform(value);
+  return value;
 }
 
 // The same on every path.

@@ -77,15 +77,14 @@ class StageRing {
   // It is one of those who work on the stage together, and through with it.
   __device__ void give_back_share(unsigned stage) const { give_back(stage, 1); }
 
-  // kCopyingLanes of a warp: they fill in the activations as soon as the stage has a place, and until then call `meanwhile`
-  // again and again. It is the x_stage-th with room for them.
-  template <typename Meanwhile>
-  __device__ void bring_x(unsigned stage, unsigned x_stage, const void* from, int bytes,
-                          const Meanwhile& meanwhile) const {
+  // kCopyingLanes of a warp: they fill in the activations as soon as the stage has a place. It is
+  // the x_stage-th with room for them.
+  __device__ void bring_x(unsigned stage, unsigned x_stage, const void* from, int bytes) const {
     const int slot = stage % kRingStages;
     const std::uint32_t placed = shared_address(&control_.x_placed[x_stage % kRingStages]);
     // Who waits may sleep a little longer than that, and the stage's warp waits for this thread.
-    while (!barrier_is_past(placed, phase_parity(x_stage))) meanwhile();
+    while (!barrier_is_past(placed, phase_parity(x_stage))) {
+    }
     if (kForRacecheck) wait_barrier(placed, phase_parity(x_stage));
     const std::uint32_t barrier = shared_address(&control_.x_full[slot]);
     expect_copies(barrier, bytes);
