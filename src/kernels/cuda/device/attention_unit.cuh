@@ -246,8 +246,7 @@ __device__ __forceinline__ void weight_fragment(const std::uint32_t (&parts)[2],
 // further on, or part_stride where that is 0.
 template <typename Element, int kPartStride, typename Query>
 __device__ __forceinline__ void attend_to_unit(const DecoderLaunch& p, const Query& query,
-                                               int num_keys,
-                                               std::uint32_t place, std::int64_t part,
+                                               int num_keys, std::uint32_t place, std::int64_t part,
                                                int part_stride) {
   using Of = UnitElement<Element>;
   using Shape = PairShape<Element>;

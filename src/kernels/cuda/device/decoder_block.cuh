@@ -57,8 +57,8 @@ inline constexpr bool kExchangesRegisters =
 template <int kRows>
 inline constexpr bool kHasFewRegisters = kCopyingWarps > 0 && !kXWarpCopies<kRows>;
 
-// Of computing warps: the layer, which of its products, whose matrix, and where a unit of that begins.
-using ComputingCounts = WarpCounts<kProductWarps, 4>;
+// Of computing warps: the layer, which of its products, and where a unit of that begins.
+using ComputingCounts = WarpCounts<kProductWarps, 3>;
 
 // What computing warps use between two products, each its share, is the reduce buffer: a unit's queries, and of sequential blocks
 // what a new token adds to the cache.

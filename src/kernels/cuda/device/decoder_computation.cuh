@@ -41,7 +41,6 @@ class Computation {
         x_ring_(block.template x_ring<kFormat, kRows>()),
         has_row_(blockIdx.x < static_cast<unsigned>(block.p.num_rows)),
         layer_(block.small),
-        matrix_(block.small),
         at_(block.small) {}
 
   __device__ __forceinline__ void run() {
@@ -96,7 +95,8 @@ class Computation {
   }
   // Behind one: all phases up to the next one.
   template <int... kIndices>
-  __device__ __forceinline__ void go_on(int product, std::integer_sequence<int, kIndices...> phases) {
+  __device__ __forceinline__ void go_on(int product,
+                                        std::integer_sequence<int, kIndices...> phases) {
     if constexpr (kHasRegisterExchange) {
       (go_on_if<kIndices>(product == product_before(kIndices)), ...);
     } else {
@@ -105,7 +105,8 @@ class Computation {
   }
   // In none of the phases anyone has to know which product it was.
   template <int kProduct, int... kIndices>
-  __device__ __forceinline__ void go_on_behind(int product, std::integer_sequence<int, kIndices...> phases) {
+  __device__ __forceinline__ void go_on_behind(int product,
+                                               std::integer_sequence<int, kIndices...> phases) {
     if (product == kProduct) {
       (go_on_if<kIndices, kProduct == product_before(kIndices)>(true), ...);
     } else if constexpr (kProduct + 1 < kNumInPlace) {
@@ -201,16 +202,14 @@ class Computation {
     [[maybe_unused]] int next_scale_part = 0;
     if constexpr (S::kHasExperts) next_scale_part = blockIdx.x * p_.experts.parts_per_block;
     const ProductUnit first = block_.computing_work().first_unit(kKind, matrix);
-    const auto matrix_now = [&] { return matrix; };
     for (at_.set(first.at);;) {
-      if (!DecoderWork::has(unit_now(kKind, matrix_now(), first))) break;
-      const SumBiases biases = biases_of(matrix_now(), layer, columns_of(matrix_now(), first).tiles.begin * kTileRows);
+      if (!DecoderWork::has(unit_now(kKind, matrix, first))) break;
+      const Columns before = columns_of(matrix, first);
+      const SumBiases biases = biases_of(matrix, layer, before.tiles.begin * kTileRows);
       Sums sums;
-      {
-        const Columns of = columns_of(matrix_now(), first);
-        sums.multiply(of.tiles.size(), block_.ring, stage_, x_ring_, x_stage_, {normalised(matrix_now(), l), of.chunks, {}}, p_.num_rows);
-      }
-      const Columns of = columns_of(matrix_now(), first);
+      sums.multiply(before.tiles.size(), block_.ring, stage_, x_ring_, x_stage_,
+                    {normalised(matrix, l), before.chunks, {}}, p_.num_rows);
+      const Columns of = again(before, [&] { return columns_of(matrix, first); });
       const TileRange tiles = of.tiles;
       const int first_column = tiles.begin * kTileRows;
       ScaleWeights scale_weights;
@@ -231,12 +230,12 @@ class Computation {
                       }
                     }
                     if constexpr (S::kIsSequential && Sums::kAtOnce == 1) {
-                      if (is_inner(matrix_now())) added[0] = gate_with_neighbour(added[0]);
-                      if (is_inner(matrix_now()) && tile_row % 2 != 0) return;
+                      if (is_inner(matrix)) added[0] = gate_with_neighbour(added[0]);
+                      if (is_inner(matrix) && tile_row % 2 != 0) return;
                     }
                     if (row >= p_.num_rows) return;
                     store_product<S, kFormat, kRows>(
-                        p_, matrix_now(), afresh(l), first_column + t * kTileRows + tile_row, row, added);
+                        p_, matrix, afresh(l), first_column + t * kTileRows + tile_row, row, added);
                   });
       stage_ += of.chunks.size();
       x_stage_ += of.chunks.size();
@@ -248,7 +247,7 @@ class Computation {
           named_barrier(1, kProductThreads);
         }
       }
-      next_unit(kKind, matrix_now(), first);
+      next_unit(kKind, matrix, first);
     }
     if constexpr (S::kHasExperts) {
       const int end = (static_cast<int>(blockIdx.x) + 1) * p_.experts.parts_per_block;
@@ -270,8 +269,7 @@ class Computation {
                                      stage_, block_.reduce_buffer, block_.small.arrived);
     } else {
       attend_to_units<S, CacheElement, kRows>(p_, l, p_.layers[l], qkv_of<S>(p_, l),
-                                              block_.small.rows, block_.ring, stage_,
-                                              unit_query());
+                                              block_.small.rows, block_.ring, stage_, unit_query());
     }
     if constexpr (S::kHasExperts) {
       // Who waits for all parts learns that nobody reads the layer's router logits and choices any more, and of the first layer that the
@@ -314,12 +312,12 @@ class Computation {
     const ProductUnit first = block_.computing_work().first_unit(kKind, kMatrix);
     for (at_.set(first.at);;) {
       if (!DecoderWork::has(unit_now(kKind, kMatrix, first))) break;
+      const Share before = share_of<kMatrix, kFirst, kSecond>(first);
       Sums sums;
-      {
-        const Share of = share_of<kMatrix, kFirst, kSecond>(first);
-        sums.multiply(of.tiles.size(), block_.ring, stage_, x_ring_, x_stage_, {wide_of<S, kFormat, kRows>(p_, l).data(), of.first, of.second}, p_.num_rows);
-      }
-      const Share of = share_of<kMatrix, kFirst, kSecond>(first);
+      sums.multiply(before.tiles.size(), block_.ring, stage_, x_ring_, x_stage_,
+                    {wide_of<S, kFormat, kRows>(p_, l).data(), before.first, before.second},
+                    p_.num_rows);
+      const Share of = again(before, [&] { return share_of<kMatrix, kFirst, kSecond>(first); });
       const TileRange tiles = of.tiles;
       const int rank = of.rank;
       sums.add_up(tiles.size(), stage_, block_.reduce_buffer,
@@ -330,8 +328,9 @@ class Computation {
                       announce_dense<kRows>(p_, l, rank, row, column, added[0]);
                       return;
                     }
-                    announce_values(sums_of<kSums, kRows>(p_, layer_now(l), rank, row, column),
-                                    sums_of<kSums, kRows>(p_, layer_now(l) + 1, rank, row, column), added);
+                    announce_values(sums_of<kSums, kRows>(p_, afresh(l), rank, row, column),
+                                    sums_of<kSums, kRows>(p_, afresh(l) + 1, rank, row, column),
+                                    added);
                   });
       stage_ += of.first.size() + of.second.size();
       x_stage_ += of.first.size() + of.second.size();
@@ -342,19 +341,24 @@ class Computation {
   // ---- Units of a product. Where registers are not exchanged a thread keeps nothing of them while it multiplies: before and behind that it
   // works out what a unit is.
 
-  __device__ __forceinline__ ProductUnit unit_now(PhaseKind kind, Matrix matrix, const ProductUnit& first) const {
+  __device__ __forceinline__ ProductUnit unit_now(PhaseKind kind, Matrix matrix,
+                                                  const ProductUnit& first) const {
     int end = first.end;
     if constexpr (!kHasRegisterExchange) end = block_.computing_work().first_unit(kind, matrix).end;
     return {at_.get(), end};
   }
-  __device__ __forceinline__ void next_unit(PhaseKind kind, Matrix matrix, const ProductUnit& first) {
+  __device__ __forceinline__ void next_unit(PhaseKind kind, Matrix matrix,
+                                            const ProductUnit& first) {
     ProductUnit unit = unit_now(kind, matrix, first);
     block_.computing_work().next(kind, unit);
     at_.set(unit.at);
   }
 
-  __device__ __forceinline__ int layer_now(int l) const {
-    return kHasRegisterExchange ? l : layer_.get();
+  // What was known before a product, or the same worked out again.
+  template <typename Known, typename WorkOut>
+  static __device__ __forceinline__ Known again(const Known& before, const WorkOut& work_out) {
+    if constexpr (kHasRegisterExchange) return before;
+    return work_out();
   }
 
   // Whole columns.
@@ -379,7 +383,8 @@ class Computation {
     constexpr PhaseKind kKind = PhaseKind::kPartialSums;
     const ProductUnit unit = unit_now(kKind, kMatrix, first);
     const DecoderWork work = block_.computing_work();
-    return {work.tiles_of(kKind, unit), work.rank_of(unit), work.chunks_of(kFirst, unit), work.chunks_of(kSecond, unit)};
+    return {work.tiles_of(kKind, unit), work.rank_of(unit), work.chunks_of(kFirst, unit),
+            work.chunks_of(kSecond, unit)};
   }
 
   const DecoderBlockState<S>& block_;
@@ -387,10 +392,9 @@ class Computation {
   const XRingOf<kRows> x_ring_;
   const bool has_row_;
   ComputingCounts::Count<0> layer_;
-  ComputingCounts::Count<2> matrix_;  // of the product at hand, if it makes whole columns
-  ComputingCounts::Count<3> at_;      // where its unit begins; or a norm's row
-  unsigned stage_ = 0;    // of the ring
-  unsigned x_stage_ = 0;  // of those, products'
+  ComputingCounts::Count<2> at_;  // where the unit of the product at hand begins
+  unsigned stage_ = 0;            // of the ring
+  unsigned x_stage_ = 0;          // of those, products'
 };
 
 }  // namespace GAPLESS_PATH

@@ -282,8 +282,7 @@ struct GroupToken {
     const std::uint32_t keys = place + page * Shape::kPageBytes;
     const std::uint32_t values = keys + Shape::kValuesAt;
     for (int t = offset + 1 + upper; t < kPageTokens; t += 2) {
-      store_shared_elements(values + t * Shape::kKeyBytes + chunk * Shape::kVectorBytes,
-                            Raw{});
+      store_shared_elements(values + t * Shape::kKeyBytes + chunk * Shape::kVectorBytes, Raw{});
     }
     store_shared_elements(
         (upper != 0 ? values : keys) + offset * Shape::kKeyBytes + chunk * Shape::kVectorBytes,

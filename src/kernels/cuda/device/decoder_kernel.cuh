@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
                                    small,
                                    DecoderWork(sizes, small.shares, index, num_blocks)};
 
-  // Where lanes might have gone apart, shuffles become calls of functions before 9.0.
-  const int warp = uniform(static_cast<int>(threadIdx.x) / kWarp);
+  // Where lanes of a warp might have gone apart, shuffles become calls of functions before 9.0, across which a thread keeps less in registers.
+  const int warp = of_warp(static_cast<int>(threadIdx.x) / kWarp);
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x);
   static_assert(kMaxLaunchRows <= kDecoderThreads<S, kRows>);
@@ -115,9 +115,9 @@ __global__ void __launch_bounds__(kDecoderThreads<S, kRows>, 1)
     if constexpr (S::kHasExperts) init_route_barriers<kRows>(small.experts);
     fence_barrier_init();
   }
-  if (uniform(__syncthreads_or(row_may_live)) == 0) {
+  if (of_warp(__syncthreads_or(row_may_live)) == 0) {
     wait_for_predecessor();
-    if (uniform(__syncthreads_or(lives(p, thread))) == 0) return;
+    if (of_warp(__syncthreads_or(lives(p, thread))) == 0) return;
   }
   static_assert(kHasCopyEngine || !S::kHasExperts, "the twelfth warp has one thing to do");
   if (warp < kProductWarps) {
