@@ -173,14 +173,14 @@ class Nothing:
 
 
 def probe(request, pause_s, done, results):
-    """Asks again and again, `pause_s` after each answer, and notes how long each took."""
-    milliseconds, failures = [], 0
+    """Asks again and again, `pause_s` after each answer, and notes how long each took, and when it began."""
+    asked, failures = [], 0
     while not done.wait(pause_s):
         begin = time.perf_counter()
         status, _ = ask(*request)
-        milliseconds.append((time.perf_counter() - begin) * 1e3)
+        asked.append(((time.perf_counter() - begin) * 1e3, begin))
         failures += status != 200
-    results.put((milliseconds, failures))
+    results.put((asked, failures))
 
 
 class Probe:
@@ -192,14 +192,16 @@ class Probe:
             target=probe, args=((port, method, path, body), pause_s, self.done, self.results), daemon=True)
         self.process.start()
 
-    def stop(self):
+    def stop(self, begin=0.0):
+        """`begin`: what the times of the slowest are counted from."""
         self.done.set()
-        milliseconds, failures = self.results.get()
+        asked, failures = self.results.get()
         self.process.join()
-        ordered = sorted(milliseconds)
-        at = lambda share: round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)
+        ordered = sorted(asked)
+        at = lambda share: round(ordered[min(len(ordered) - 1, int(share * len(ordered)))][0], 2)
         return {"asked": len(ordered), "failures": failures, "p50_ms": at(0.5), "p99_ms": at(0.99),
-                "max_ms": round(ordered[-1], 2)}
+                "max_ms": round(ordered[-1][0], 2),
+                "slowest_ms_at_s": [[round(took, 1), round(when - begin, 2)] for took, when in ordered[:-6:-1]]}
 
 
 def gauge(port, name):
@@ -267,7 +269,7 @@ def measure(options):
         assert ask(server.port, "POST", "/v1/query", small)[0] == 200
     alone_probe = Probe(server.port, "POST", "/v1/query", text, 0)
     time.sleep(3)
-    alone = alone_probe.stop()
+    alone = alone_probe.stop(time.perf_counter())
     idle_mb = server.memory_mb("VmRSS")
     cancels = {}
     if options.cancels > 0:
@@ -294,7 +296,7 @@ def measure(options):
         thread.start()
     for thread in senders:
         thread.join()
-    summaries = {name: one.stop() for name, one in probes.items()}
+    summaries = {name: one.stop(begin) for name, one in probes.items()}
     nothing.process.terminate()
     peak_mb = server.memory_mb("VmHWM")
     server.stop()
@@ -327,13 +329,22 @@ def main():
                         help="small: on a CPU it becomes resident as pictures fill it, and what is looked for is the "
                              "memory of decoding (0.1)")
     parser.add_argument("--cancels", type=int, default=10, help="clients of each format that go away, before the load")
+    parser.add_argument("--runs", type=int, default=1, help="the whole again; the file has the last one, and of all the worst")
     parser.add_argument("--note", default="")
     parser.add_argument("--commit", help="of the binary; of this tree where it has git")
     parser.add_argument("--json")
     options = parser.parse_args()
     if options.cores > 0:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:options.cores])
-    result = measure(options)
+    results = [measure(options) for _ in range(options.runs)]
+    result = results[-1]
+    if options.runs > 1:
+        result["worst_of_each_run"] = {
+            **{f"{name}_ms": [one[name]["max_ms"] for one in results]
+               for name in ("health", "nothing", "text", "known_picture")},
+            "cancelled_ms": [max((format["max_ms"] for format in one["cancelled"].values()), default=None)
+                             for one in results],
+            "resident_peak_mb": [one["resident_peak_mb"] for one in results]}
     commit = options.commit or subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=7"], cwd=ROOT,
                                               capture_output=True, text=True).stdout.strip()
     result = {"command": " ".join(["bench/overload.py", *sys.argv[1:]]),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -11,6 +12,7 @@
 #include <exception>
 #include <optional>
 #include <random>
+#include <span>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -27,6 +29,8 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::size_t kReadBytes = 16u << 10;
+// Of bodies, where they will lie, before others have their turn.
+constexpr std::size_t kMostReadInTurn = 256u << 10;
 
 bool is_request_id(std::string_view text) {
   if (text.empty() || text.size() > kMaxRequestIdBytes) return false;
@@ -76,6 +80,10 @@ bool BodyReservation::grow_to(std::size_t bytes) {
   reserved_bytes_ = bytes;
   return context_.body_bytes_in_flight.fetch_add(more) + more <=
          context_.options.limits.max_body_bytes_in_flight;
+}
+
+std::size_t BodyTurn::bytes() const {
+  return kMostReadInTurn / static_cast<std::size_t>(std::max(1, num_reading_.load()));
 }
 
 Connection::Connection(asio::generic::stream_protocol::socket socket,
@@ -185,6 +193,18 @@ awaitable<bool> Connection::read_more() {
   co_return !error;
 }
 
+// What is there of a large body, without a copy and without a turn of the scheduler for each part. (Room is taken for what is
+// there only: a client that sends slowly holds no memory but for what it sent.)
+void Connection::read_rest_in_place(RequestParser& parser, std::size_t most) {
+  error_code error;
+  const std::size_t there = std::min(socket_.available(error), most);
+  if (error || there <= kReadBytes) return;
+  const std::span<char> room = parser.body_room(there);
+  if (room.empty()) return;
+  const std::size_t count = socket_.read_some(asio::buffer(room.data(), room.size()), error);
+  parser.take_body(room, count);  // whoever reads next finds an error again
+}
+
 awaitable<bool> Connection::read_head(RequestParser& parser) {
   arm(limits_.idle);
   bool begun = false;
@@ -218,6 +238,7 @@ awaitable<bool> Connection::read_body(RequestParser& parser, BodyReservation& re
     co_return false;
   }
   const ErrorStyle style = error_style_of(parser.head().path);
+  const BodyTurn turn(*context_);
   arm(limits_.body);
   while (true) {
     if (!input_.empty()) {
@@ -227,6 +248,7 @@ awaitable<bool> Connection::read_body(RequestParser& parser, BodyReservation& re
         co_await refuse(parser.error_status(), parser.error(), style);
         co_return false;
       }
+      if (input_.empty()) read_rest_in_place(parser, turn.bytes());
       if (!reservation.grow_to(parser.body_bytes_so_far())) {
         co_await refuse(503, "too many large requests are running", style);
         co_return false;

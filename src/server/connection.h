@@ -31,6 +31,7 @@ struct ConnectionContext {
   std::atomic<bool> keep_alive{true};
   std::atomic<bool> draining{false};
   std::atomic<std::size_t> body_bytes_in_flight{0};
+  std::atomic<int> num_reading_bodies{0};
 };
 
 // A share of body_bytes_in_flight, given back on destruction.
@@ -47,6 +48,23 @@ class BodyReservation {
  private:
   ConnectionContext& context_;
   std::size_t reserved_bytes_ = 0;
+};
+
+// One of the connections that read a body now. They share what may be read in one turn of all, so that whoever sends something
+// small waits for that much at most.
+class BodyTurn {
+ public:
+  explicit BodyTurn(ConnectionContext& context) : num_reading_(context.num_reading_bodies) {
+    ++num_reading_;
+  }
+  ~BodyTurn() { --num_reading_; }
+  BodyTurn(const BodyTurn&) = delete;
+  BodyTurn& operator=(const BodyTurn&) = delete;
+
+  std::size_t bytes() const;
+
+ private:
+  std::atomic<int>& num_reading_;
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -70,6 +88,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> read_head(RequestParser& parser);
   boost::asio::awaitable<bool> read_body(RequestParser& parser, BodyReservation& reservation);
   boost::asio::awaitable<bool> read_more();
+  void read_rest_in_place(RequestParser& parser, std::size_t most);
   boost::asio::awaitable<void> refuse(int status, std::string message,
                                       ErrorStyle style = ErrorStyle::kObject);
 

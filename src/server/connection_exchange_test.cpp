@@ -5,7 +5,10 @@
 
 #include <boost/asio/io_context.hpp>
 #include <memory>
+#include <optional>
 #include <string>
+
+#include "server/connection.h"
 
 namespace gapless {
 namespace {
@@ -85,6 +88,22 @@ TEST_F(ConnectionExchangeTest, ARequestThatItsHandlerDropsIsAnError) {
   EXPECT_EQ(output.head->status, 500);
   EXPECT_TRUE(output.ended);
   EXPECT_FALSE(output.broken);
+}
+
+// Whoever asks for something small waits for one turn of all bodies at most, however many there are.
+TEST(BodyTurnTest, ThoseWhoReadShareATurn) {
+  ConnectionContext context;
+  std::optional<BodyTurn> first(context);
+  const std::size_t alone = first->bytes();
+  EXPECT_GE(alone, std::size_t{64} << 10);
+  {
+    const BodyTurn second(context), third(context), fourth(context);
+    EXPECT_EQ(first->bytes(), alone / 4);
+    EXPECT_EQ(fourth.bytes(), alone / 4);
+  }
+  EXPECT_EQ(first->bytes(), alone) << "who has read its body takes no share";
+  first.reset();
+  EXPECT_EQ(BodyTurn(context).bytes(), alone);
 }
 
 }  // namespace

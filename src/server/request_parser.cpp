@@ -1,6 +1,7 @@
 // The only file that knows Beast, which parses heads; bodies are read here.
 #include "server/request_parser.h"
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/error.hpp>
@@ -8,6 +9,8 @@
 #include <boost/beast/http/rfc7230.hpp>
 #include <charconv>
 #include <system_error>
+
+#include "base/check.h"
 
 namespace gapless {
 
@@ -142,6 +145,22 @@ std::size_t RequestParser::feed_body(std::string_view bytes) {
     take_line_of_body(rest.substr(0, end - 2));
   }
   return used;
+}
+
+std::span<char> RequestParser::body_room(std::size_t most) {
+  if (state_ != State::kBody || body_part_ != BodyPart::kWhole) return {};
+  const std::size_t there = request_.body.size();
+  const std::size_t room = std::min(most, num_body_left_);
+  request_.body.reserve(there + num_body_left_);
+  request_.body.resize(there + room);
+  return std::span(request_.body).subspan(there);
+}
+
+void RequestParser::take_body(std::span<const char> room, std::size_t count) {
+  GAPLESS_CHECK(count <= room.size() && room.size() <= num_body_left_);
+  request_.body.resize(request_.body.size() - room.size() + count);
+  num_body_left_ -= count;
+  if (num_body_left_ == 0) state_ = State::kDone;
 }
 
 void RequestParser::take_line_of_body(std::string_view line) {

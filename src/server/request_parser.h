@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,11 @@ class RequestParser {
   // Bytes used, all of them from the front. Stops behind the head and behind the request: feed
   // again for the body, never after kDone or kFailed. 0 and an unchanged state: more is needed.
   std::size_t feed(std::string_view bytes);
+
+  // Instead of feeding bytes of a body whose length is known: room for its next ones, at most so many, and for none where
+  // it is not. take_body() follows at once and says how many were put there, from the front.
+  std::span<char> body_room(std::size_t most);
+  void take_body(std::span<const char> room, std::size_t count);
 
   State state() const { return state_; }
 
