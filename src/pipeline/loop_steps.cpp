@@ -269,10 +269,11 @@ void Loop::cancel_one(SequenceId id) {
   const auto waiting = std::find_if(waiting_.begin(), waiting_.end(),
                                     [id](const auto& sequence) { return sequence->id == id; });
   if (waiting != waiting_.end()) {
-    finish(**waiting, FinishReason::kCancelled, status);
+    const std::unique_ptr<Sequence> sequence = std::move(*waiting);
     waiting_.erase(waiting);
-    num_waiting_.fetch_sub(1);
     seats_changed_ = true;
+    num_waiting_.fetch_sub(1);  // whoever learns that it has ended may ask again at once
+    finish(*sequence, FinishReason::kCancelled, status);
     return;
   }
   for (const RowId row : seating_.order()) {

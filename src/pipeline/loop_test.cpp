@@ -890,6 +890,27 @@ TEST_F(LoopTest, WhenTheFirstInLineIsCancelledTheNextOnesAreSeated) {
 
 // ---- ends
 
+TEST_F(LoopTest, WhoeverLearnsThatItsWaitIsCancelledMayAskAgainAtOnce) {
+  struct Asking final : TokenSink {
+    void on_token(const CommittedToken&) override {}
+    void on_finished(FinishReason, const Status&, const SequenceTimes&) override { asked = ask(); }
+    std::function<Status()> ask;
+    Status asked{StatusCode::kInternal, "did not ask"};
+  };
+  options_.max_waiting = 1;
+  make_loop();
+  const auto next = std::make_shared<Answer>();
+  const auto asking = std::make_shared<Asking>();
+  asking->ask = [&] { return loop_->submit(text(2, 3), next).status(); };
+  const auto id = loop_->submit(text(2, 2), asking);
+  ASSERT_TRUE(id.ok());
+  loop_->cancel(*id);
+  (void)loop_->tick();
+  EXPECT_TRUE(asking->asked.ok()) << asking->asked.message();
+  run();
+  EXPECT_EQ(next->tokens.size(), 3u);
+}
+
 TEST_F(LoopTest, ACancelledSequenceEndsAtTheNextTick) {
   make_loop();
   const auto other = submit(text(3, 30));

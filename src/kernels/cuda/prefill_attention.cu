@@ -130,10 +130,11 @@ Status launch_for(Stream& stream, const PagedAttentionParams& params, int num_mu
          problems(groups) > static_cast<unsigned>(num_multiprocessors)) {
     ++groups;
   }
-  const LaunchShape shape{.grid = dim3(flash_blocks(problems(groups), num_multiprocessors)),
-                          .block = dim3(kFlashThreads<Shape<kHeadDim>>),
-                          .shared_bytes = sizeof(Shared<kHeadDim, Bf16>),
-                          .registers = FlashRegisters<Shape<kHeadDim>>::kExchanged};
+  const LaunchShape shape{
+      .grid = dim3(std::min(problems(groups), static_cast<unsigned>(num_multiprocessors))),
+      .block = dim3(kFlashThreads<Shape<kHeadDim>>),
+      .shared_bytes = sizeof(Shared<kHeadDim, Bf16>),
+      .registers = FlashRegisters<Shape<kHeadDim>>::kExchanged};
   return launch("prefill_attention", stream, shape,
                 params.kv.format == KvFormat::kFp8 ? prefill_attention_kernel<kHeadDim, E4m3>
                                                    : prefill_attention_kernel<kHeadDim, Bf16>,

@@ -169,8 +169,8 @@ Status launch_for(Stream& stream, const VisionAttentionParams& params, int num_m
   if (params.num_crops == 0) return ok_status();
   const CropTiles tiles = tiles_of(params, Shape<kHeadDim>::kGroups, num_multiprocessors);
   const LaunchShape shape{
-      .grid = dim3(
-          flash_blocks(static_cast<unsigned>(tiles.num_problems(params)), num_multiprocessors)),
+      .grid =
+          dim3(static_cast<unsigned>(std::min(tiles.num_problems(params), num_multiprocessors))),
       .block = dim3(kFlashThreads<Shape<kHeadDim>>),
       .shared_bytes = sizeof(FlashShared<Shape<kHeadDim>, CropProblem>),
       .registers = FlashRegisters<Shape<kHeadDim>>::kExchanged};

@@ -19,8 +19,6 @@
 // bit, and so does a factor of one.
 #pragma once
 
-#include <algorithm>
-
 #include "kernels/cuda/device/attention_products.cuh"
 #include "kernels/cuda/device/flash_stages.cuh"
 #include "kernels/cuda/device/launch_overlap.cuh"
@@ -45,15 +43,8 @@ struct FlashRegisters {
   static constexpr int kExchanged = kHasRegisterExchange ? kStart : 0;
 };
 
-// Of a launch: one for each multiprocessor that has a problem, or as many as hold them all. (So what a block has left to list is not one more number
-// beside those of the products.)
-inline unsigned flash_blocks(unsigned num_problems, int num_multiprocessors) {
-  const unsigned at_once = std::min(num_problems, static_cast<unsigned>(num_multiprocessors));
-  return std::max(at_once, (num_problems + kFlashProblems - 1) / kFlashProblems);
-}
-
 // What a kernel says about its work (Work) and each tile of queries in it (Problem).
-//   int num_problems()               a block takes blockIdx.x, then every gridDim.x-th; flash_blocks() of them or more
+//   int num_problems()               a block takes blockIdx.x, then every gridDim.x-th
 //   Problem problem(int index)
 // Queries of a problem are numbered from 0; a later one sees at least as many keys as an earlier
 // one.
@@ -153,12 +144,12 @@ class Attender {
   static constexpr int kHeadDim = Shape::kHeadDim, kKeyTile = Shape::kKeyTile;
 
  public:
-  __device__ explicit Attender(Shared& shared) : shared_(shared) {}
+  __device__ Attender(Shared& shared, int warp) : shared_(shared), first_query_(warp * 16) {}
 
   // The listed problems.
   __device__ __forceinline__ void run(int num_problems) {
     if constexpr (Shape::kInBoxes) {
-      const int group = first_query() / kGroupQueries;
+      const int group = first_query_ / kGroupQueries;
       for (int i = 0; i < num_problems; ++i) {
         wait_barrier(shared_address(&shared_.queries_full[group]), num_problems_++ & 1);
         attend(shared_.problems[i], shared_address(shared_.queries[group]), [&] {
@@ -167,10 +158,10 @@ class Attender {
       }
     } else {
       QueryFragments<kHeadDim> queries;
-      queries.load(shared_.problems[0], first_query());
+      queries.load(shared_.problems[0], first_query_);
       for (int i = 0; i < num_problems; ++i) {
         const Problem& next = shared_.problems[i + 1 < num_problems ? i + 1 : i];
-        attend(shared_.problems[i], queries, [&] { queries.load(next, first_query()); });
+        attend(shared_.problems[i], queries, [&] { queries.load(next, first_query_); });
       }
     }
   }
@@ -181,7 +172,7 @@ class Attender {
   __device__ __forceinline__ void attend(const Problem& problem, const Queries& queries,
                                          const Leave& leave_queries) {
     const int num_tiles = num_key_tiles<Shape>(problem);
-    const int group_first = first_query() / kGroupQueries * kGroupQueries;
+    const int group_first = first_query_ / kGroupQueries * kGroupQueries;
     if (num_tiles == 0 || !problem.has_query(group_first)) {
       leave_queries();
       for (int tile = 0; tile < num_tiles; ++tile) {
@@ -215,7 +206,7 @@ class Attender {
       wait_for_products();
       leave();
     }
-    store_output<Shape>(problem, first_query(), output, softmax);
+    store_output<Shape>(problem, first_query_, output, softmax);
   }
 
   // Keys of the tile start at first_key.
@@ -224,7 +215,7 @@ class Attender {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int query = first_query() + lane / 4 + half * 8;
+      const int query = first_query_ + lane / 4 + half * 8;
       const int num_visible =
           problem.has_query(query) ? problem.num_visible(query) : problem.num_keys();
 #pragma unroll
@@ -250,27 +241,27 @@ class Attender {
     ++turn_;
   }
 
-  // Of the warp's queries in a tile.
-  __device__ static int first_query() {
-    return static_cast<int>(threadIdx.x) / kWarp * 16;
-  }
-
   Shared& shared_;
+  const int first_query_;
   unsigned turn_ = 0;          // tiles so far
   unsigned num_problems_ = 0;  // in boxes
 };
 
-// The block's problems blockIdx.x, + gridDim.x, ...: how many. For all of its threads.
+// Its problems blockIdx.x, + gridDim.x, ..., as many as fit, from number `first` on: how many.
+// For the whole block, which waits for each other before and after.
 template <typename Shape, typename Work>
 __device__ __forceinline__ int list_problems(const Work& work,
-                                             FlashShared<Shape, typename Work::Problem>& shared) {
-  const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
-  const int index = first + static_cast<int>(threadIdx.x) * step;
-  if (threadIdx.x < kFlashProblems && index < work.num_problems()) {
+                                             FlashShared<Shape, typename Work::Problem>& shared,
+                                             int first) {
+  constexpr int kProblems = FlashShared<Shape, typename Work::Problem>::kProblems;
+  const int index = first + static_cast<int>(threadIdx.x * gridDim.x);
+  __syncthreads();
+  if (threadIdx.x < kProblems && index < work.num_problems()) {
     shared.problems[threadIdx.x] = work.problem(index);
   }
   __syncthreads();
-  return uniform((work.num_problems() - first + step - 1) / step);
+  const int step = static_cast<int>(gridDim.x);
+  return min(kProblems, (work.num_problems() - first + step - 1) / step);
 }
 
 // A block of kFlashThreads<Shape>. It waits for the launch's predecessor when it knows what its problems are, so `work` must say that
@@ -284,26 +275,32 @@ __device__ __forceinline__ void flash_attention(
                 (kHasWarpgroupProducts ? cuda::kLargestSharedBytes : cuda::kSmallestSharedBytes));
   constexpr int kComputingWarps = Shape::kGroups * 4;
   shared.start();
-  const int num_problems = list_problems<Shape>(work, shared);
-  wait_for_predecessor();
-  if (num_problems == 0) return;
+  auto for_all_problems = [&](auto& warp) {
+    const int step = FlashShared<Shape, Problem>::kProblems * static_cast<int>(gridDim.x);
+    for (int first = blockIdx.x; first < work.num_problems(); first += step) {
+      const int num_problems = list_problems<Shape>(work, shared, first);
+      wait_for_predecessor();
+      warp.run(num_problems);
+    }
+    wait_for_predecessor();  // who has no problem, too
+  };
   const int warp = uniform(static_cast<int>(threadIdx.x) / kWarp);
   if (warp < kComputingWarps) {
     take_registers<Registers::kComputing>();
-    Attender<Shape, Problem> attender(shared);
-    attender.run(num_problems);
+    Attender<Shape, Problem> attender(shared, warp);
+    for_all_problems(attender);
   } else {
     give_registers<Registers::kProducing>();
     const int producer = warp - kComputingWarps;
     if constexpr (!Shape::kInBoxes) {
       TileProducer<Shape, Problem> tiles(shared, producer);
-      tiles.run(num_problems);
+      for_all_problems(tiles);
     } else if (producer == 0) {
       TileBoxProducer<Shape, Problem> tiles(shared);
-      tiles.run(num_problems);
+      for_all_problems(tiles);
     } else {
       QueryBoxProducer<Shape, Problem> queries(shared, producer == 1);
-      queries.run(num_problems);
+      for_all_problems(queries);
     }
   }
 }

@@ -44,7 +44,6 @@ struct FlashShape {
 };
 
 inline constexpr int kGroupQueries = 64;
-inline constexpr int kFlashProblems = 32;  // of a block, at most
 inline constexpr int kBoxTokens = 64;
 inline constexpr int kRestColumns = 8;
 
@@ -99,13 +98,15 @@ struct FlashShared {
                                  : kFittingStages < 4 ? kFittingStages
                                                       : 4;
   static_assert(kStages * Stage::kBytes <= kStageBudget);
+  static constexpr int kProblems = 32;
+
   alignas(1024) char stages[kStages][Stage::kBytes];
   char queries[kInBoxes ? Shape::kGroups : 1][kInBoxes ? FlashQueries<Shape>::kBytes : 16];
   std::uint64_t full[kStages];
   std::uint64_t empty[kStages];
   std::uint64_t queries_full[Shape::kGroups];  // these two: in boxes
   std::uint64_t queries_empty[Shape::kGroups];
-  alignas(16) Problem problems[kFlashProblems];  // of the block
+  alignas(16) Problem problems[kProblems];  // of the block, the next ones
 
   // The whole block.
   __device__ void start() {
