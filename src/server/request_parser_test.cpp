@@ -66,7 +66,6 @@ TEST(RequestParser, ChunkedBodiesInAnyCut) {
   }
 }
 
-// Found by tests/fuzz/http_request_fuzz: what was refused depended on where a line was cut.
 TEST(RequestParser, ABodyMayBeWrittenInPlace) {
   const std::string body = "0123456789abcdefghijklmnopqrstuvwxyz";
   const std::string head =
@@ -95,6 +94,7 @@ TEST(RequestParser, ABodyMayBeWrittenInPlace) {
   EXPECT_TRUE(chunked.body_room(5).empty());
 }
 
+// Found by tests/fuzz/http_request_fuzz: what was refused depended on where a line was cut.
 TEST(RequestParser, AnyCutGivesTheSameError) {
   const std::string chunked = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (const std::string& bytes : {

@@ -202,8 +202,8 @@ class Computation {
     [[maybe_unused]] int next_scale_part = 0;
     if constexpr (S::kHasExperts) next_scale_part = blockIdx.x * p_.experts.parts_per_block;
     const ProductUnit first = block_.computing_work().first_unit(kKind, matrix);
-    for (at_.set(first.at);;) {
-      if (!DecoderWork::has(unit_now(kKind, matrix, first))) break;
+    for (at_.set(first.at); DecoderWork::has(unit_now(kKind, matrix, first));
+         next_unit(kKind, matrix, first)) {
       const Columns before = columns_of(matrix, first);
       const SumBiases biases = biases_of(matrix, layer, before.tiles.begin * kTileRows);
       Sums sums;
@@ -247,7 +247,6 @@ class Computation {
           named_barrier(1, kProductThreads);
         }
       }
-      next_unit(kKind, matrix, first);
     }
     if constexpr (S::kHasExperts) {
       const int end = (static_cast<int>(blockIdx.x) + 1) * p_.experts.parts_per_block;
@@ -310,8 +309,8 @@ class Computation {
   __device__ void add_up(int l) {
     constexpr PhaseKind kKind = PhaseKind::kPartialSums;
     const ProductUnit first = block_.computing_work().first_unit(kKind, kMatrix);
-    for (at_.set(first.at);;) {
-      if (!DecoderWork::has(unit_now(kKind, kMatrix, first))) break;
+    for (at_.set(first.at); DecoderWork::has(unit_now(kKind, kMatrix, first));
+         next_unit(kKind, kMatrix, first)) {
       const Share before = share_of<kMatrix, kFirst, kSecond>(first);
       Sums sums;
       sums.multiply(before.tiles.size(), block_.ring, stage_, x_ring_, x_stage_,
@@ -334,7 +333,6 @@ class Computation {
                   });
       stage_ += of.first.size() + of.second.size();
       x_stage_ += of.first.size() + of.second.size();
-      next_unit(kKind, kMatrix, first);
     }
   }
 
