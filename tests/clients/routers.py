@@ -1,7 +1,7 @@
 """Routers in front of replicas, each as its users start it: Envoy and vllm-router."""
 
+import http.client
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -9,8 +9,12 @@ import time
 import urllib.request
 from pathlib import Path
 
+from ports import free_ports
+
 # For what takes moments, on a machine that has other things to do.
 GUARD_SECONDS = 240
+# Then a router is asked again.
+ASK_SECONDS = 10
 
 ENVOY = """
 admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}
@@ -64,8 +68,12 @@ class Router:
         self.log = open(self.folder / "log", "wb")
         self.process = subprocess.Popen([Path(sys.executable).parent / self.program, *self.arguments(ports)],
                                         stdout=self.log, stderr=subprocess.STDOUT)
-        self.find_url()
-        self.wait_for(lambda: self.num_ready() == len(ports) or None)
+        try:
+            self.find_url()
+            self.wait_for(lambda: self.num_ready() == len(ports) or None)
+        except BaseException:
+            self.close()
+            raise
 
     def wait_for(self, what):
         deadline = time.monotonic() + GUARD_SECONDS
@@ -73,13 +81,13 @@ class Router:
             try:
                 if found := what():
                     return found
-            except (OSError, TypeError):
+            except (OSError, TypeError, http.client.HTTPException):
                 pass
             time.sleep(0.05)
         raise AssertionError(f"{self.program} is not where it should be:\n" + (self.folder / "log").read_text())
 
     def ask(self, url):
-        with urllib.request.urlopen(url, timeout=GUARD_SECONDS) as response:
+        with urllib.request.urlopen(url, timeout=ASK_SECONDS) as response:
             return response.read().decode()
 
     def close(self):
@@ -106,20 +114,15 @@ class Envoy(Router):
         return len(re.findall(r"health_flags::healthy", self.ask(self.admin + "/clusters")))
 
 
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
-
-
 class VllmRouter(Router):
     program = "vllm-router"
 
     def arguments(self, ports):
-        self.url = f"http://127.0.0.1:{free_port()}"
-        self.metrics = f"http://127.0.0.1:{free_port()}/metrics"
+        front, metrics = free_ports(2)
+        self.url = f"http://127.0.0.1:{front}"
+        self.metrics = f"http://127.0.0.1:{metrics}/metrics"
         return ["--worker-urls", *(f"http://127.0.0.1:{port}" for port in ports), "--policy", "round_robin",
-                "--port", self.url.rsplit(":", 1)[1], "--prometheus-port", re.search(r":(\d+)/", self.metrics)[1],
+                "--port", str(front), "--prometheus-port", str(metrics),
                 # Every second, at the path that says whether requests should come; its own values are 60 s and /health.
                 "--health-check-endpoint", "/ready", "--health-check-interval-secs", "1",
                 "--health-failure-threshold", "1", "--health-success-threshold", "1"]

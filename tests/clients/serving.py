@@ -19,14 +19,20 @@ class Server:
     def __init__(self, *options):
         self.log = tempfile.NamedTemporaryFile("w", prefix="gapless-serve-", suffix=".log")
         # No router stands in front of most tests, so nobody has to notice that a server leaves.
-        defaults = {"--device": "cpu", "--port": "0", "--drain-lead": "0"}
+        # It ends with the tests, whose caller waits until nobody holds their output.
+        defaults = {"--device": "cpu", "--port": "0", "--drain-lead": "0", "--parent": str(os.getpid())}
         usual = [word for name, value in defaults.items() if name not in options for word in (name, value)]
         self.process = subprocess.Popen(
             [os.environ["GAPLESS_BINARY"], "serve", *usual, *options],
-            stderr=self.log,
+            stdout=self.log, stderr=self.log,
         )
-        self.url = self._wait_for(r"listening url=(\S+)")
-        self._wait_for(r" ready model=(\S+)")
+        try:
+            self.url = self._wait_for(r"listening url=(\S+)")
+            self._wait_for(r" ready model=(\S+)")
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
 
     def _wait_for(self, pattern):
         deadline = time.monotonic() + 300

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,9 +21,10 @@ import ray
 from ray import serve
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "deploy"))
+sys.path[:0] = [str(ROOT / "deploy"), str(ROOT / "tests/clients")]
 
 import ray_serve  # noqa: E402
+from ports import free_ports  # noqa: E402
 
 PICTURE = "data:image/png;base64," + base64.b64encode((ROOT / "models/tiny/examples/shapes.png").read_bytes()).decode()
 GUARD_SECONDS = 240
@@ -35,10 +35,9 @@ class RayServeTest(unittest.TestCase):
     def setUpClass(cls):
         ray.init(num_cpus=4, object_store_memory=100_000_000, include_dashboard=False, log_to_driver=False,
                  runtime_env={"env_vars": {"PYTHONPATH": str(ROOT / "deploy")}})
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            cls.url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        serve.start(http_options={"host": "127.0.0.1", "port": int(cls.url.rsplit(":", 1)[1])})
+        port, = free_ports(1)
+        cls.url = f"http://127.0.0.1:{port}"
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
         cls.arguments = {"binary": os.environ["GAPLESS_BINARY"], "min_replicas": "2", "max_replicas": "3", "waiting_per_replica": "2",
                          "upscale_delay_s": "0", "downscale_delay_s": "600"}
         serve.run(ray_serve.build(cls.arguments), name="gapless", route_prefix="/")
