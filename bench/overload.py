@@ -7,13 +7,19 @@ Starts `gapless serve`, sends pictures of 100 megapixels (files of about 2 MB, h
 all at once, and asks beside them, again and again, for /health, a text question, and a question about a small picture
 that the server knows. Before that, clients go away in the middle of the decoding (and cutting), and it is measured how
 soon it ends (gapless_picture_memory_bytes). Needs Pillow. Clients and server share the machine's cores (--cores limits
-both); each of those who ask is a process of its own, so that the senders' work in Python does not count as waiting.
+both); each of those who ask is a process of its own, so that the senders' work in Python does not count as waiting. Those who ask
+come before all others on the cores, where the system permits it ("askers_come_first"): on a machine of their own they would not wait for
+these cores, so what is measured is how long the server takes. It has the priority of any process.
 A server that does nothing but answer is asked in the same way as /health, at the same time and on the same cores: how long
 that takes ("nothing" in the result) is not gapless's doing.
+A virtual machine's host may take a core away, for 10 ms and more, from whatever runs on it. On each core a real-time process
+that should wake each millisecond sees when ("machine" in the result, beside what the kernel itself counts as stolen). What was
+asked while a core was away is counted, and it is counted again without that ("undisturbed").
 """
 
 import argparse
 import base64
+import gc
 import http.client
 import io
 import json
@@ -172,15 +178,80 @@ class Nothing:
         self.process.start()
 
 
+def come_first():
+    """Whether the system lets this process come before others."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -10)
+    except PermissionError:
+        return False
+    return True
+
+
 def probe(request, pause_s, done, results):
     """Asks again and again, `pause_s` after each answer, and notes how long each took, and when it began."""
     asked, failures = [], 0
+    comes_first = come_first()
     while not done.wait(pause_s):
         begin = time.perf_counter()
         status, _ = ask(*request)
         asked.append(((time.perf_counter() - begin) * 1e3, begin))
         failures += status != 200
-    results.put((asked, failures))
+    results.put((asked, failures, comes_first))
+
+
+STOLEN_MS = 2  # less is not told from what the kernel itself does
+
+
+def stolen_ms(core):
+    """By the kernel's count, in steps of 10, since it began."""
+    fields = re.search(rf"^cpu{core} (.*)$", Path("/proc/stat").read_text(), re.MULTILINE).group(1).split()
+    return int(fields[7]) * 1000 // os.sysconf("SC_CLK_TCK")
+
+
+def watch_core(core, done, results):
+    """When nothing ran on it, not even what comes before everything else: [begin, end]."""
+    os.sched_setaffinity(0, [core])
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(os.sched_get_priority_max(os.SCHED_FIFO)))
+    except PermissionError:
+        results.put(None)
+        return
+    away, before_ms = [], stolen_ms(core)
+    gc.disable()
+    end = time.perf_counter()
+    while not done.value:
+        begin = end
+        time.sleep(0.001)
+        end = time.perf_counter()
+        if (end - begin) * 1e3 > 1 + STOLEN_MS:
+            away.append((begin, end))
+    results.put((away, stolen_ms(core) - before_ms))
+
+
+class Machine:
+    """Processes that watch its cores until stop()."""
+
+    def __init__(self):
+        self.done = multiprocessing.Value("b", 0, lock=False)
+        self.watchers = []
+        for core in sorted(os.sched_getaffinity(0)):
+            results = multiprocessing.Queue()
+            process = multiprocessing.Process(target=watch_core, args=(core, self.done, results), daemon=True)
+            process.start()
+            self.watchers.append((process, results))
+
+    def stop(self):
+        """The times in which a core was away, and what to say of them; None where nobody may watch."""
+        self.done.value = 1
+        seen = [results.get() for _, results in self.watchers]
+        for process, _ in self.watchers:
+            process.join()
+        if None in seen:
+            return None, "real-time processes are not permitted here"
+        away = sorted(one for cores, _ in seen for one in cores)
+        lengths = [(end - begin) * 1e3 - 1 for begin, end in away]
+        return away, {"times_away": len(away), "away_ms": round(sum(lengths)), "longest_away_ms": round(max(lengths, default=0), 1),
+                      "stolen_by_the_kernels_count_ms": sum(stolen for _, stolen in seen)}
 
 
 class Probe:
@@ -194,14 +265,26 @@ class Probe:
 
     def stop(self, begin=0.0):
         """`begin`: what the times of the slowest are counted from."""
+        self.finish()
+        return self.summary(begin)
+
+    def finish(self):
         self.done.set()
-        asked, failures = self.results.get()
+        self.asked, self.failures, self.comes_first = self.results.get()
         self.process.join()
-        ordered = sorted(asked)
+
+    def summary(self, begin=0.0, away=None):
+        """`away`: when the machine's cores were."""
+        ordered = sorted(self.asked)
         at = lambda share: round(ordered[min(len(ordered) - 1, int(share * len(ordered)))][0], 2)
-        return {"asked": len(ordered), "failures": failures, "p50_ms": at(0.5), "p99_ms": at(0.99),
-                "max_ms": round(ordered[-1][0], 2),
-                "slowest_ms_at_s": [[round(took, 1), round(when - begin, 2)] for took, when in ordered[:-6:-1]]}
+        result = {"asked": len(ordered), "failures": self.failures, "p50_ms": at(0.5), "p99_ms": at(0.99),
+                  "max_ms": round(ordered[-1][0], 2),
+                  "slowest_ms_at_s": [[round(took, 1), round(when - begin, 2)] for took, when in ordered[:-6:-1]]}
+        if away is not None:
+            undisturbed = [took for took, when in ordered
+                           if not any(start < when + took / 1e3 and when < end for start, end in away)]
+            result["undisturbed"] = {"asked": len(undisturbed), "max_ms": round(undisturbed[-1], 2)}
+        return result
 
 
 def gauge(port, name):
@@ -277,6 +360,7 @@ def measure(options):
             "jpeg": originals[0], "progressive jpeg": make_progressive_jpeg(SIDE), "png": originals[1],
             "webp": make_webp(SIDE, False), "lossless webp": make_webp(SIDE, True)}, options.cancels)
 
+    machine = Machine()
     nothing = Nothing()
     probes = {"health": Probe(server.port, "GET", "/health", None, 0.02),
               "nothing": Probe(nothing.port, "GET", "/", None, 0.02),
@@ -296,7 +380,10 @@ def measure(options):
         thread.start()
     for thread in senders:
         thread.join()
-    summaries = {name: one.stop(begin) for name, one in probes.items()}
+    for one in probes.values():
+        one.finish()
+    away, machine_summary = machine.stop()
+    summaries = {name: one.summary(begin, away) for name, one in probes.items()}
     nothing.process.terminate()
     peak_mb = server.memory_mb("VmHWM")
     server.stop()
@@ -313,6 +400,8 @@ def measure(options):
         "cancelled": cancels,
         "text_alone": alone,
         **summaries,
+        "machine": machine_summary,
+        "askers_come_first": all(one.comes_first for one in probes.values()),
         "load_average_before": [round(value, 2) for value in load],
     }
 
@@ -342,6 +431,10 @@ def main():
         result["worst_of_each_run"] = {
             **{f"{name}_ms": [one[name]["max_ms"] for one in results]
                for name in ("health", "nothing", "text", "known_picture")},
+            **{f"{name}_undisturbed_ms": [one[name].get("undisturbed", {}).get("max_ms") for one in results]
+               for name in ("health", "nothing")},
+            "machine_longest_away_ms": [one["machine"].get("longest_away_ms") if isinstance(one["machine"], dict) else None
+                                        for one in results],
             "cancelled_ms": [max((format["max_ms"] for format in one["cancelled"].values()), default=None)
                              for one in results],
             "resident_peak_mb": [one["resident_peak_mb"] for one in results]}

@@ -31,6 +31,7 @@ namespace {
 constexpr std::size_t kReadBytes = 16u << 10;
 // Of bodies, where they will lie, before others have their turn.
 constexpr std::size_t kMostReadInTurn = 256u << 10;
+constexpr std::size_t kMostReadElsewhere = 1u << 20;
 
 bool is_request_id(std::string_view text) {
   if (text.empty() || text.size() > kMaxRequestIdBytes) return false;
@@ -134,8 +135,12 @@ void Connection::close_now() {
 
 void Connection::close() {
   error_code ignored;
-  socket_.close(ignored);
   deadline_.cancel();
+  if (is_read_elsewhere_) {  // the next read finds the end, and so does the client
+    socket_.shutdown(asio::socket_base::shutdown_both, ignored);
+  } else {
+    socket_.close(ignored);
+  }
 }
 
 void Connection::arm(std::chrono::milliseconds after) {
@@ -193,9 +198,9 @@ awaitable<bool> Connection::read_more() {
   co_return !error;
 }
 
-// What is there of a large body, without a copy and without a turn of the scheduler for each part. (Room is taken for what is
-// there only: a client that sends slowly holds no memory but for what it sent.)
-void Connection::read_rest_in_place(RequestParser& parser, std::size_t most) {
+// What is there of a body, without a copy and without a turn of the scheduler for each part. (Room is taken for what is there only:
+// a client that sends slowly holds no memory but for what it sent.)
+void Connection::read_in_place(RequestParser& parser, std::size_t most) {
   error_code error;
   const std::size_t there = std::min(socket_.available(error), most);
   if (error || there <= kReadBytes) return;
@@ -203,6 +208,21 @@ void Connection::read_rest_in_place(RequestParser& parser, std::size_t most) {
   if (room.empty()) return;
   const std::size_t count = socket_.read_some(asio::buffer(room.data(), room.size()), error);
   parser.take_body(room, count);  // whoever reads next finds an error again
+}
+
+// As above, on a thread for large bodies. The copying, and the system's clearing of memory for them, take a good part of the time
+// of a core when many come at once: a thread that did it would be late for those who ask for something small.
+awaitable<void> Connection::read_in_place_elsewhere(RequestParser& parser) {
+  error_code error;
+  if (socket_.available(error) <= kReadBytes) co_return;
+  is_read_elsewhere_ = true;
+  const auto read = [this, &parser]() -> awaitable<void> {
+    yield_to_other_threads();
+    read_in_place(parser, kMostReadElsewhere);
+    co_return;
+  };
+  co_await asio::co_spawn(*context_->body_threads, read, asio::use_awaitable);
+  is_read_elsewhere_ = false;
 }
 
 awaitable<bool> Connection::read_head(RequestParser& parser) {
@@ -238,6 +258,7 @@ awaitable<bool> Connection::read_body(RequestParser& parser, BodyReservation& re
     co_return false;
   }
   const ErrorStyle style = error_style_of(parser.head().path);
+  const bool is_large = parser.body_bytes_left() > kMaxInlineBodyBytes;
   const BodyTurn turn(*context_);
   arm(limits_.body);
   while (true) {
@@ -248,7 +269,13 @@ awaitable<bool> Connection::read_body(RequestParser& parser, BodyReservation& re
         co_await refuse(parser.error_status(), parser.error(), style);
         co_return false;
       }
-      if (input_.empty()) read_rest_in_place(parser, turn.bytes());
+      if (parser.body_bytes_left() > 0) {
+        if (is_large) {
+          co_await read_in_place_elsewhere(parser);
+        } else {
+          read_in_place(parser, turn.bytes());
+        }
+      }
       if (!reservation.grow_to(parser.body_bytes_so_far())) {
         co_await refuse(503, "too many large requests are running", style);
         co_return false;

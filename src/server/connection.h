@@ -88,7 +88,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> read_head(RequestParser& parser);
   boost::asio::awaitable<bool> read_body(RequestParser& parser, BodyReservation& reservation);
   boost::asio::awaitable<bool> read_more();
-  void read_rest_in_place(RequestParser& parser, std::size_t most);
+  void read_in_place(RequestParser& parser, std::size_t most);
+  boost::asio::awaitable<void> read_in_place_elsewhere(RequestParser& parser);
   boost::asio::awaitable<void> refuse(int status, std::string message,
                                       ErrorStyle style = ErrorStyle::kObject);
 
@@ -121,8 +122,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string client_;
   std::string local_address_;
   std::atomic<bool> newcomer_{true};
-  std::string input_;   // read and not yet parsed
-  std::string buffer_;  // for reading
+  bool is_read_elsewhere_ = false;  // another thread uses the socket
+  std::string input_;               // read and not yet parsed
+  std::string buffer_;              // for reading
 
   // The read that watches the client during an answer.
   boost::asio::cancellation_signal end_of_watch_;

@@ -33,6 +33,11 @@ class RequestParser {
   std::span<char> body_room(std::size_t most);
   void take_body(std::span<const char> room, std::size_t count);
 
+  // Of a body whose length is known; 0 of others.
+  std::size_t body_bytes_left() const {
+    return body_part_ == BodyPart::kWhole ? num_body_left_ : 0;
+  }
+
   State state() const { return state_; }
 
   // kFailed: the status and the reason to answer with. The connection cannot be used again.

@@ -398,53 +398,6 @@ TEST_F(ConnectionTest, TooManyConnectionsAreTurnedAway) {
   EXPECT_EQ(first.get("/health").status, 200);
 }
 
-// One thread for connections, and a large body whose handler does not come to an end: others are
-// answered meanwhile. A small body is handled where it arrived.
-TEST(BodyThreadsTest, AHandlerOfALargeBodyHoldsNobodyUp) {
-  ServerMetrics metrics;
-  std::promise<void> go_on;
-  std::shared_future<void> may_go_on(go_on.get_future());
-  std::mutex mutex;
-  std::map<std::string, std::thread::id> threads;
-  const auto handler = [&](const std::shared_ptr<Exchange>& exchange) {
-    {
-      std::lock_guard lock(mutex);
-      threads[exchange->request().path] = std::this_thread::get_id();
-    }
-    if (exchange->request().path == "/large") may_go_on.wait();
-    if (exchange->request().path == "/throws") throw std::runtime_error("no memory, say");
-    HttpResponse response;
-    response.body = std::to_string(exchange->request().body.size());
-    exchange->respond(std::move(response));
-  };
-  HttpServerOptions options;
-  options.port = 0;
-  options.num_threads = 1;
-  options.num_body_threads = 1;
-  options.log_requests = false;
-  const auto judge = [](const HttpRequest&, std::string_view) {
-    HeadVerdict verdict;
-    verdict.admitted = true;
-    return verdict;
-  };
-  auto server = HttpServer::start(options, {judge, handler}, metrics).value();
-  const std::string large(kMaxInlineBodyBytes + 1, 'x');
-  HttpClient first(server->port());
-  ASSERT_TRUE(first.send(post_request("/large", large)));
-  for (int i = 0; i < 20; ++i) {
-    EXPECT_EQ(HttpClient(server->port()).get("/small").status, 200);
-    EXPECT_EQ(HttpClient(server->port()).post("/inline", large.substr(1)).status, 200);
-  }
-  go_on.set_value();
-  const ClientResponse response = first.read_response();
-  EXPECT_EQ(response.status, 200);
-  EXPECT_EQ(response.body, std::to_string(large.size()));
-  EXPECT_EQ(HttpClient(server->port()).post("/throws", large).status, 500);
-  server->stop();
-  EXPECT_EQ(threads.at("/inline"), threads.at("/small"));
-  EXPECT_NE(threads.at("/large"), threads.at("/small"));
-}
-
 // More than the sockets hold: it goes out in parts.
 TEST(LargeAnswerTest, WhatTheSocketDoesNotTakeAtOnceFollows) {
   ServerMetrics metrics;
