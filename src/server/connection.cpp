@@ -216,13 +216,15 @@ awaitable<void> Connection::read_in_place_elsewhere(RequestParser& parser) {
   error_code error;
   if (socket_.available(error) <= kReadBytes) co_return;
   is_read_elsewhere_ = true;
-  const auto read = [this, &parser]() -> awaitable<void> {
-    yield_to_other_threads();
-    read_in_place(parser, kMostReadElsewhere);
-    co_return;
-  };
-  co_await asio::co_spawn(*context_->body_threads, read, asio::use_awaitable);
+  co_await asio::co_spawn(*context_->body_threads, read_as_body_thread(parser),
+                          asio::use_awaitable);
   is_read_elsewhere_ = false;
+}
+
+awaitable<void> Connection::read_as_body_thread(RequestParser& parser) {
+  yield_to_other_threads();
+  read_in_place(parser, kMostReadElsewhere);
+  co_return;
 }
 
 awaitable<bool> Connection::read_head(RequestParser& parser) {

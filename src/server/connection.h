@@ -90,6 +90,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> read_more();
   void read_in_place(RequestParser& parser, std::size_t most);
   boost::asio::awaitable<void> read_in_place_elsewhere(RequestParser& parser);
+  boost::asio::awaitable<void> read_as_body_thread(RequestParser& parser);
   boost::asio::awaitable<void> refuse(int status, std::string message,
                                       ErrorStyle style = ErrorStyle::kObject);
 
