@@ -45,6 +45,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 from gapless_tools.plain_png import plain_png, png_chunk  # noqa: E402
 
 SIDE = 10_000
+MCL_CURRENT, MCL_FUTURE = 1, 2  # of sys/mman.h
+STOLEN_MS = 2  # less is not told from what the kernel itself does
 
 
 def make_png(side, file_bytes):
@@ -211,11 +213,6 @@ def probe(port, request, pause_s, done, results):
     results.put((asked, failures, comes_first))
 
 
-# Of sys/mman.h.
-MCL_CURRENT, MCL_FUTURE = 1, 2
-STOLEN_MS = 2  # less is not told from what the kernel itself does
-
-
 def stolen_ms(core):
     """By the kernel's count, in steps of 10, since it began."""
     fields = re.search(rf"^cpu{core} (.*)$", Path("/proc/stat").read_text(), re.MULTILINE).group(1).split()
@@ -298,7 +295,7 @@ class Probe:
                   "slowest_ms_at_s": [[round(took, 1), round(when - begin, 2)] for took, when in ordered[:-6:-1]]}
         if away is not None:
             rest = undisturbed(ordered, away)
-            result["undisturbed"] = {"asked": len(rest), "max_ms": round(rest[-1], 2)}
+            result["undisturbed"] = {"asked": len(rest), "max_ms": round(max(rest), 2) if rest else None}
         return result
 
 
@@ -358,7 +355,8 @@ def summary_of_cancels(cancels, away):
         result[name] = {"decode_ms": decode_ms, "tries": len(times), "max_ms": round(times[-1][0], 1),
                         "median_ms": round(times[len(times) // 2][0], 1)}
         if away is not None:
-            result[name]["undisturbed_max_ms"] = round(max(undisturbed(times, away), default=0), 1)
+            rest = undisturbed(times, away)
+            result[name]["undisturbed_max_ms"] = round(max(rest), 1) if rest else None
     return result
 
 
@@ -467,7 +465,8 @@ def main():
                                         for one in results],
             "cancelled_ms": [max((format["max_ms"] for format in one["cancelled"].values()), default=None)
                              for one in results],
-            "cancelled_undisturbed_ms": [max((format.get("undisturbed_max_ms", 0) for format in one["cancelled"].values()), default=None)
+            "cancelled_undisturbed_ms": [max((format["undisturbed_max_ms"] for format in one["cancelled"].values()
+                                              if format.get("undisturbed_max_ms") is not None), default=None)
                                          for one in results],
             "resident_peak_mb": [one["resident_peak_mb"] for one in results]}
     commit = options.commit or subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=7"], cwd=ROOT,

@@ -260,8 +260,8 @@ awaitable<bool> Connection::read_body(RequestParser& parser, BodyReservation& re
     co_return false;
   }
   const ErrorStyle style = error_style_of(parser.head().path);
-  const bool is_large = parser.body_bytes_left() > kMaxInlineBodyBytes;
-  const BodyTurn turn(*context_);
+  std::optional<BodyTurn> turn;  // not of a large body, which is read elsewhere
+  if (parser.body_bytes_left() <= kMaxInlineBodyBytes) turn.emplace(*context_);
   arm(limits_.body);
   while (true) {
     if (!input_.empty()) {
@@ -272,10 +272,10 @@ awaitable<bool> Connection::read_body(RequestParser& parser, BodyReservation& re
         co_return false;
       }
       if (parser.body_bytes_left() > 0) {
-        if (is_large) {
-          co_await read_in_place_elsewhere(parser);
+        if (turn) {
+          read_in_place(parser, turn->bytes());
         } else {
-          read_in_place(parser, turn.bytes());
+          co_await read_in_place_elsewhere(parser);
         }
       }
       if (!reservation.grow_to(parser.body_bytes_so_far())) {

@@ -44,7 +44,7 @@ struct HttpServerOptions {
   // A second port that answers the same, for clients that expect another one; 0: any free one.
   std::optional<std::uint16_t> second_port;
   int num_threads = 2;
-  int num_body_threads = 2;  // that answer requests with bodies over kMaxInlineBodyBytes
+  int num_body_threads = 2;  // that read bodies over kMaxInlineBodyBytes and answer their requests
   bool log_requests = true;
   HttpLimits limits;
 };

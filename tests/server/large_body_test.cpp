@@ -19,6 +19,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr std::chrono::seconds kGuard{60};
+
 // One thread for connections and one for large bodies, which /held keeps until let_go(). Each request is answered with the size of
 // its body.
 class LargeBodyTest : public ::testing::Test {
@@ -62,7 +64,7 @@ class LargeBodyTest : public ::testing::Test {
   std::unique_ptr<HttpClient> hold() {
     auto client = std::make_unique<HttpClient>(server_->port());
     EXPECT_TRUE(client->send(post_request("/held", large_)));
-    held_.get_future().wait();
+    EXPECT_EQ(held_.get_future().wait_for(kGuard), std::future_status::ready);
     return client;
   }
 
@@ -122,12 +124,13 @@ TEST_F(LargeBodyTest, ABodyIsReadByItsThread) {
 // As of a body that its client does not send.
 TEST_F(LargeBodyTest, ABodyThatWaitsForItsThreadHasATimeToo) {
   HttpLimits limits;
-  limits.body = milliseconds(50);
+  limits.body =
+      milliseconds(500);  // the body of the client that holds the thread comes in that time
   start(limits);
   const auto first = hold();
   HttpClient next(server_->port());
   ASSERT_TRUE(next.send(post_request("/next", large_ + large_).substr(0, large_.size())));
-  std::this_thread::sleep_for(4 * limits.body);
+  std::this_thread::sleep_for(2 * limits.body);
   let_go();
   EXPECT_EQ(next.read_response().status, 408);
 }
