@@ -10,12 +10,6 @@ import subprocess
 import sys
 
 FAST = "path_90a"
-# Bytes of a thread's stack that a kernel may have where its twin has fewer: those without a copy engine.
-# Of decode kernels a thread has 128 registers from 9 rows on, because two more warps copy, where its twin has 168 to 216. Sequential
-# blocks of 32 rows with weights in 8 bits keep in memory which product it is and where a row lies (docs/kernels_decode.md).
-# Of the prefill's attention it is the number of the block's next tile of queries.
-# (path, kernel, bytes)
-ALLOWED = [(r"path_8", r"decoder_kernel<.*Sequential.*, 32, ", 8), (r"path_8", r"\bprefill_attention_kernel<128, ", 8)]
 # Kernels that path 9.0a alone has: products by warpgroups of a prefill's experts, and both layers of region heads.
 ONLY_FAST = {"grouped_product_kernel", "region_products_kernel"}
 # And those that the others have in place of the first.
@@ -72,8 +66,6 @@ def faults(stacks, code):
     fast = {n: s for (_, p, n), s in stacks.items() if p == FAST}
     for (architecture, path, name), stack in sorted(stacks.items()):
         if path in ("", FAST) or name not in fast or stack <= fast[name]:
-            continue
-        if any(re.search(of, path) and re.search(pattern, name) and stack <= limit for of, pattern, limit in ALLOWED):
             continue
         wrong.append(f"sm_{architecture}: {name}: {stack} bytes of stack, its twin has {fast[name]}")
     return wrong

@@ -32,16 +32,8 @@ class CudaCodeTest(unittest.TestCase):
         self.assertIn("sm_80", found[0])
         self.assertIn("16 bytes", found[0])
 
-    def test_the_allowance_has_an_end(self):
-        self.assertEqual(self.faults(8, 8), [])
-        self.assertEqual(len(self.faults(8, 16)), 1)
-
-    def test_an_allowance_for_copying_warps_is_no_other_paths(self):
-        stacks = {("90a", "path_90a", "decoder_kernel<Sequential, 32, x>(P)"): 0}
-        slow = {("80", "path_80", "decoder_kernel<Sequential, 32, x>(P)"): 8}
-        self.assertEqual(cuda_code.faults({**stacks, **slow}, {"80", "90a"}), [])
-        other = {("90", "path_90", "decoder_kernel<Sequential, 32, x>(P)"): 8}
-        self.assertEqual(len(cuda_code.faults({**stacks, **other}, {"90", "90a"})), 1)
+    def test_no_kernel_is_allowed_more(self):
+        self.assertEqual(len(self.faults(8, 8)), 1)
 
     def test_an_architecture_without_kernels_is_found(self):
         self.assertTrue(any("sm_86 lacks" in line for line in self.faults(8, 0, ("80", "86", "90a"))))

@@ -190,6 +190,59 @@ TEST_F(Fp8RowsTest, LayerNormEndsInThem) {
   }
 }
 
+// Two products behind one another, and one behind what makes its rows: on a GPU they share the memory in which they count tiles, and a
+// captured one empties it beside what is before it.
+TEST_F(Fp8RowsTest, ProductsOfAGraphAreThoseOfTheStream) {
+  constexpr int kRows = 760;
+  const int in = test_device_kind() == DeviceKind::kCuda ? 2048 : 64, out = 3 * in;
+  const TestTensor x = tensor(uneven_rows(kRows, in));
+  const float stddev = 1.0f / std::sqrt(static_cast<float>(in));
+  const Fp8Rows weights = fp8_rows(random_tensor(static_cast<std::size_t>(out) * in, stddev), in);
+  Fp8Rows rows{.values = poisoned_bytes(x.host.size() * kernels_->fp8_element_bytes()),
+               .scales = poisoned_bytes(kRows * sizeof(float)),
+               .host = {},
+               .in_t = {}};
+  constexpr int kProducts = 3;
+  std::vector<Buffer> results;
+  for (int i = 0; i < kProducts; ++i) {
+    results.push_back(poisoned(static_cast<std::size_t>(kRows) * out));
+  }
+  const auto enqueue = [&]() -> Status {
+    for (int i = 0; i < kProducts; ++i) {
+      if (i != 1) {
+        GAPLESS_RETURN_IF_ERROR(kernels_->rows_to_fp8(*stream_, {.x = x.dev(),
+                                                                 .x_stride = in,
+                                                                 .y = rows.values.data(),
+                                                                 .y_stride = in,
+                                                                 .scales = rows.scales.as<float>(),
+                                                                 .num_rows = kRows,
+                                                                 .dim = in}));
+      }
+      GAPLESS_RETURN_IF_ERROR(
+          kernels_->linear(*stream_, product(rows, kRows, weights, in, out, results[i])));
+    }
+    return ok_status();
+  };
+  run(enqueue());
+  std::vector<std::vector<float>> expected;
+  for (const Buffer& result : results) expected.push_back(floats(result));
+  GAPLESS_ASSERT_OK(stream_->begin_capture());
+  const Status captured = enqueue();
+  const StatusOr<std::unique_ptr<Graph>> graph = stream_->end_capture();
+  GAPLESS_ASSERT_OK(captured);
+  GAPLESS_ASSERT_OK(graph.status());
+  for (int launch = 0; launch < 20; ++launch) {
+    for (const Buffer& result : results) {
+      GAPLESS_ASSERT_OK(stream_->fill_bytes(result.data(), kPoison, result.size_bytes()));
+    }
+    run(stream_->launch(**graph));
+    for (int i = 0; i < kProducts; ++i) {
+      ASSERT_TRUE(bits_equal(floats(results[i]), expected[i]))
+          << "product " << i << ", launch " << launch;
+    }
+  }
+}
+
 struct Fp8Case {
   int num_rows, in, out;
   Activation activation = Activation::kNone;

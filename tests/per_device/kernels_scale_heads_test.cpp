@@ -1,5 +1,7 @@
 // Scales of query and value heads by token and position.
+#include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "kernels/kv_layout.h"
@@ -123,23 +125,30 @@ class ScaleHeadsTest : public KernelsTest {
     return result;
   }
 
-  // Tokens [begin, begin + count).
-  Placed place_on_device(const Problem& p, const Options& options, int rotary_dim, int begin,
-                         int count, bool decode = true) {
+  // Of tokens [begin, begin + count) the queries and the others, and the cache.
+  std::pair<std::vector<float>, Buffer> run_placing(const Problem& p, const Options& options,
+                                                    int rotary_dim, int begin, int count,
+                                                    bool decode, KvFormat format) {
     const Tokens tokens = upload_tokens(p, options, begin, count, decode);
     const Buffer slots = upload(slots_of(count)), table = upload(angles(rotary_dim));
-    const Buffer cache = poisoned(cache_size(p, count));
+    Buffer cache = poisoned_bytes(cache_size(p, count) * kv_element_bytes(format, dtype()));
     run(kernels_->scale_rope_and_cache(*stream_, tokens.params,
                                        {.qkv = tokens.params.qkv,
                                         .qkv_stride = tokens.params.qkv_stride,
                                         .positions = tokens.params.positions,
                                         .cache_slots = slots.as<std::int32_t>(),
                                         .rope_table = table.as<float>(),
-                                        .kv = {cache.data()},
+                                        .kv = {cache.data(), format},
                                         .num_tokens = count,
                                         .heads = p.heads,
                                         .rotary_dim = rotary_dim}));
-    return placed(p, floats(tokens.qkv.device), floats(cache), count);
+    return {floats(tokens.qkv.device), std::move(cache)};
+  }
+  Placed place_on_device(const Problem& p, const Options& options, int rotary_dim, int begin,
+                         int count, bool decode = true) {
+    const auto [qkv, cache] =
+        run_placing(p, options, rotary_dim, begin, count, decode, KvFormat::kNative);
+    return placed(p, qkv, floats(cache), count);
   }
 
   static Placed place_in_reference(const Problem& p, const Options& options, int rotary_dim) {
@@ -235,14 +244,20 @@ TEST_F(ScaleHeadsTest, TokensDoNotDependOnTheBatch) {
   }
 }
 
-// Heads of whole vectors and not, few and many blocks of them, all of a head rotated or half of it.
+// Heads of whole vectors and not, few and many blocks of them, all of a head rotated or a part of it.
 TEST_F(ScaleHeadsTest, ScaledRotatedAndCachedAsByTheReference) {
   struct Shape {
     int heads, head_dim, rotary_dim;
   };
-  for (const auto& [heads, head_dim, rotary_dim] :
-       {Shape{2, 64, 32}, {3, 16, 16}, {5, 8, 8}, {32, 64, 32}, {9, 24, 8}}) {
-    for (const int count : {1, 4, 5, 16, 33, 64, 65}) {
+  for (const auto& [heads, head_dim, rotary_dim] : {Shape{2, 64, 32},
+                                                    {3, 16, 16},
+                                                    {5, 8, 8},
+                                                    {32, 64, 32},
+                                                    {9, 24, 8},
+                                                    {4, 64, 32},
+                                                    {16, 32, 32},
+                                                    {6, 128, 32}}) {
+    for (const int count : {1, 4, 5, 16, 33, 64, 65, 100}) {
       std::vector<std::int32_t> positions(static_cast<std::size_t>(count));
       for (int i = 0; i < count; ++i) positions[i] = (i * 37 + 11) % kMaxPosition;
       const Problem p = make_problem(heads, head_dim, positions);
@@ -262,17 +277,48 @@ TEST_F(ScaleHeadsTest, ScaledRotatedAndCachedAsByTheReference) {
 }
 
 TEST_F(ScaleHeadsTest, PlacedTokensDoNotDependOnTheBatch) {
-  std::vector<std::int32_t> positions(64);
-  for (int i = 0; i < 64; ++i) positions[i] = (i * 29 + 3) % kMaxPosition;
-  const Problem p = make_problem(6, 64, positions);
-  for (const bool decode : {true, false}) {
-    const Placed all = place_on_device(p, {}, 32, 0, 64, decode);
-    for (const auto& [begin, count] : {std::pair{0, 1}, {63, 1}, {17, 5}, {3, 40}}) {
-      const Placed some = place_on_device(p, {}, 32, begin, count, decode);
-      for (const auto plane : {&Placed::q, &Placed::k, &Placed::v}) {
-        EXPECT_TRUE(
-            bits_equal(some.*plane, rows_of(all.*plane, p.heads.q_width(), begin, begin + count)))
-            << begin << " and " << count << ", decode " << decode;
+  constexpr int kCount = 110;
+  std::vector<std::int32_t> positions(kCount);
+  for (int i = 0; i < kCount; ++i) positions[i] = (i * 29 + 3) % kMaxPosition;
+  for (const int num_heads : {6, 8}) {
+    const Problem p = make_problem(num_heads, 64, positions);
+    for (const bool decode : {true, false}) {
+      const int all_of_them = decode ? 64 : kCount;
+      const Placed all = place_on_device(p, {}, 32, 0, all_of_them, decode);
+      for (const auto& [begin, count] : {std::pair{0, 1}, {all_of_them - 1, 1}, {17, 5}, {3, 40}}) {
+        const Placed some = place_on_device(p, {}, 32, begin, count, decode);
+        for (const auto plane : {&Placed::q, &Placed::k, &Placed::v}) {
+          EXPECT_TRUE(
+              bits_equal(some.*plane, rows_of(all.*plane, p.heads.q_width(), begin, begin + count)))
+              << begin << " and " << count << " of " << num_heads << " heads, decode " << decode;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ScaleHeadsTest, AnFp8CacheHoldsThePlacedOnesRounded) {
+  std::vector<std::int32_t> positions(30);
+  for (int i = 0; i < 30; ++i) positions[i] = (i * 29 + 3) % kMaxPosition;
+  for (const int num_heads : {6, 8}) {
+    const Problem p = make_problem(num_heads, 64, positions);
+    for (const bool decode : {true, false}) {
+      const auto native = run_placing(p, {}, 32, 0, 30, decode, KvFormat::kNative);
+      const auto rounded = run_placing(p, {}, 32, 0, 30, decode, KvFormat::kFp8);
+      EXPECT_TRUE(bits_equal(rounded.first, native.first)) << "queries";
+      const KvLayout layout = p.heads.kv_layout();
+      const std::vector<std::uint8_t> expected = kv_bytes(KvFormat::kFp8, floats(native.second));
+      const auto actual = download<std::uint8_t>(rounded.second);
+      for (const std::int32_t slot : slots_of(30)) {
+        for (int h = 0; h < num_heads; ++h) {
+          for (const KvPart part : {KvPart::kKeys, KvPart::kValues}) {
+            const auto begin = layout.at(part, slot, h);
+            EXPECT_TRUE(std::equal(actual.begin() + begin, actual.begin() + begin + 64,
+                                   expected.begin() + begin))
+                << "slot " << slot << ", head " << h << " of " << num_heads << ", decode "
+                << decode;
+          }
+        }
       }
     }
   }

@@ -15,7 +15,9 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr int kCacheThreads = 128;
+constexpr int kMaxCacheThreads = 512;
+constexpr int kMaxRotaryDim = 256;  // where heads are scaled
+constexpr int kNormThreads = 128;
 constexpr int kCopyThreads = 256;
 
 // Tokens of a thread. It loads its part of all of them before it computes: memory is far away, and
@@ -46,14 +48,17 @@ struct Pack {
   }
 };
 
-// Pairs (a[j], b[j]) turned by the angles table[2j], table[2j + 1] = cos, sin.
-template <int kPack>
+// Pairs (a[j], b[j]) turned by the angles table[2j], table[2j + 1] = cos, sin. kInShared: they lie in shared memory.
+template <int kPack, bool kInShared>
 __device__ void rotate(float (&a)[kPack], float (&b)[kPack], const float* table) {
   using Load = std::conditional_t<kPack == kVector, float4, float2>;
   constexpr int kLoads = 2 * kPack * sizeof(float) / sizeof(Load);
   Load loads[kLoads];
 #pragma unroll
-  for (int i = 0; i < kLoads; ++i) loads[i] = __ldg(reinterpret_cast<const Load*>(table) + i);
+  for (int i = 0; i < kLoads; ++i) {
+    const Load* const from = reinterpret_cast<const Load*>(table) + i;
+    loads[i] = kInShared ? *from : __ldg(from);
+  }
   const float* angles = reinterpret_cast<const float*>(loads);
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
@@ -65,119 +70,160 @@ __device__ void rotate(float (&a)[kPack], float (&b)[kPack], const float* table)
 }
 
 // What a thread has of each token: kPack elements of a head, or for what is rotated kPack pairs.
-// Parts of a head, in order: rotations of q, rotations of k, the rest of k, v; and where q is scaled its rest.
+// A block has all of kHeads query heads, and of as many key and value heads where there are these. Its threads are in order of what
+// they do, so that a warp does one thing: rotations of q, then of k, the rest of k, v; and where q is scaled its rest.
 template <int kPack, bool kScales>
 struct HeadPart {
+  static constexpr int kHeads = kPack == kVector ? 8 : 1;
+
   int plane;  // 0: q, 1: k, 2: v
+  int head;
   int first;  // element
-  bool rotates;
+  bool rotates, exists;
 
-  // 2 * rotations + rest + those of v, and the rest of q.
+  // Of a head.
+  GAPLESS_HOST_DEVICE static int num_rotations(const RopeAndCacheParams& p) {
+    return p.rotary_dim / 2 / kPack;
+  }
+  GAPLESS_HOST_DEVICE static int num_rest(const RopeAndCacheParams& p) {
+    return (p.heads.head_dim - p.rotary_dim) / kPack;
+  }
+  GAPLESS_HOST_DEVICE static int num_values(const RopeAndCacheParams& p) {
+    return p.heads.head_dim / kPack;
+  }
+  // Of a block.
   GAPLESS_HOST_DEVICE static int count(const RopeAndCacheParams& p) {
-    const int q_rest = kScales ? p.heads.head_dim - p.rotary_dim : 0;
-    return (2 * p.heads.head_dim + q_rest) / kPack;
+    const int rests = kScales ? 2 : 1;
+    return kHeads * (2 * num_rotations(p) + rests * num_rest(p) + num_values(p));
   }
-  __device__ HeadPart(const RopeAndCacheParams& p, int index) {
-    const int rotations = p.rotary_dim / 2 / kPack,
-              rest = (p.heads.head_dim - p.rotary_dim) / kPack;
-    rotates = index < 2 * rotations;
-    if (rotates) {
-      plane = index / rotations;
-      first = index % rotations * kPack;
-      return;
-    }
-    index -= 2 * rotations;
-    const int in_cache = rest + p.heads.head_dim / kPack;
-    if (kScales && index >= in_cache) {
+
+  __device__ HeadPart(const RopeAndCacheParams& p, int first_head, int index) {
+    // Whether the index is one of a kind, whose numbers of a head are `per_head`.
+    const auto is_of = [&](int per_head) {
+      if (index >= kHeads * per_head) {
+        index -= kHeads * per_head;
+        return false;
+      }
+      head = first_head + index / per_head;
+      first = index % per_head * kPack;
+      return true;
+    };
+    rotates = exists = true;
+    if (is_of(num_rotations(p))) {
       plane = 0;
-      first = p.rotary_dim + (index - in_cache) * kPack;
-      return;
+    } else if (is_of(num_rotations(p))) {
+      plane = 1;
+    } else {
+      rotates = false;
+      if (is_of(num_rest(p))) {
+        plane = 1;
+        first += p.rotary_dim;
+      } else if (is_of(num_values(p))) {
+        plane = 2;
+      } else {
+        exists = kScales && is_of(num_rest(p));
+        plane = 0;
+        first += p.rotary_dim;
+      }
     }
-    plane = index < rest ? 1 : 2;
-    first = index < rest ? p.rotary_dim + index * kPack : (index - rest) * kPack;
+    exists = exists && head < (plane == 0 ? p.heads.num_heads : p.heads.num_kv_heads);
   }
 };
 
-// Scales of the heads that a block has to do with, of its tokens, for queries and for values. A head has two parts
-// at least.
+// What a block that scales has to know of its tokens: scales of its heads, for queries and for values; and angles.
+template <int kHeads>
 struct BlockScales {
-  static constexpr int kHeads = kCacheThreads / 2 + 2;
-  float values[kTokens * kHeads * 2];
-  float halves[kTokens * kHeads * 2][2];  // of the sums
+  static constexpr int kNumScales = kTokens * kHeads;
+  alignas(16) float angles[kTokens * kMaxRotaryDim];  // a token's in one piece
+  float by_token[2 * kNumScales];
+  float by_position[kNumScales];
 
-  // `num_heads`: of the block.
-  __device__ static int index(int token, int head, int plane, int num_heads) {
-    return (token * num_heads + head) * 2 + plane;
+  __device__ float of(int token, int head, int plane) const {
+    return by_token[plane / 2 * kNumScales + token * kHeads + head] +
+           by_position[token * kHeads + head];
+  }
+
+  // All threads of the block. Some add parts up while others find what positions give, which takes as long, or get angles.
+  __device__ void find(const RopeAndCacheParams& p, const HeadScaleSums& s, int first_token,
+                       int first_head) {
+    const int all_heads = p.heads.num_heads, threads = blockDim.x;
+    for (int i = threadIdx.x; i < 3 * kNumScales + kTokens * p.rotary_dim / 2; i += threads) {
+      if (i >= 3 * kNumScales) {
+        const int pair = i - 3 * kNumScales, token = first_token + pair / (p.rotary_dim / 2);
+        if (token >= p.num_tokens) continue;
+        const std::int64_t of = std::int64_t{p.positions[token]} * (p.rotary_dim / 2);
+        reinterpret_cast<float2*>(angles)[pair] =
+            __ldg(reinterpret_cast<const float2*>(p.rope_table) + of + pair % (p.rotary_dim / 2));
+        continue;
+      }
+      const int plane = i / kNumScales, at = i % kNumScales;
+      const int token = first_token + at / kHeads, head = first_head + at % kHeads;
+      if (token >= p.num_tokens || head >= all_heads) continue;
+      if (plane == 2) {
+        const float alpha = __bfloat162float(static_cast<const Bf16*>(s.scales.alpha)[head]);
+        by_position[at] = tau_position(alpha, p.positions[token], s.scales.bf16_positions);
+        continue;
+      }
+      const float* const parts =
+          s.parts + (std::int64_t{token} * s.num_parts * 2 + plane) * all_heads + head;
+      // In two halves, so that more of them are on their way at once.
+      const int half = s.num_parts / 2;
+      float sums[2] = {};
+#pragma unroll 12
+      for (int part = 0; part < half; ++part) {
+        sums[0] += parts[std::int64_t{part} * 2 * all_heads];
+        sums[1] += parts[std::int64_t{half + part} * 2 * all_heads];
+      }
+      if (s.num_parts % 2 != 0) sums[1] += parts[std::int64_t{s.num_parts - 1} * 2 * all_heads];
+      by_token[i] = tanhf(round_to_bf16(sums[0] + sums[1]));
+    }
+    __syncthreads();
   }
 };
 
-// All threads of the block.
-__device__ void find_scales(const RopeAndCacheParams& p, const HeadScaleSums& s, int first_token,
-                            int first_head, int num_heads, BlockScales& scales) {
-  const int num_tokens = min(kTokens, p.num_tokens - first_token), all_heads = p.heads.num_heads;
-  const int num_scales = num_tokens * num_heads * 2;
-  // Two threads for each scale, so that more of the parts are on their way at once.
-  const int first_parts = s.num_parts / 2;
-  for (int i = threadIdx.x; i < num_scales * 2; i += kCacheThreads) {
-    const int which = i % num_scales, half = i / num_scales;
-    const int token = first_token + which / (num_heads * 2);
-    const int head = first_head + which / 2 % num_heads, column = which % 2 * all_heads + head;
-    const int begin = half == 0 ? 0 : first_parts, end = half == 0 ? first_parts : s.num_parts;
-    const float* const parts = s.parts + std::int64_t{token} * s.num_parts * 2 * all_heads + column;
-    float sum = 0;
-#pragma unroll 12
-    for (int part = begin; part < end; ++part) sum += parts[std::int64_t{part} * 2 * all_heads];
-    scales.halves[which][half] = sum;
-    if (half > 0) continue;
-    const float alpha = __bfloat162float(static_cast<const Bf16*>(s.scales.alpha)[head]);
-    scales.values[which] = tau_position(alpha, p.positions[token], s.scales.bf16_positions);
+// Numbers times a scale, rounded to T.
+template <int kPack>
+__device__ __forceinline__ void scale_by(float scale, float (&values)[kPack]) {
+  if constexpr (kPack == kVector) {
+#pragma unroll
+    for (float& value : values) value *= scale;
+    gapless::unpack(pack(values), values);  // rounded in pairs: one by one takes four times as long
+  } else {
+    values[0] = round_to_bf16(values[0] * scale);
   }
-  __syncthreads();
-  for (int i = threadIdx.x; i < num_scales; i += kCacheThreads) {
-    scales.values[i] += tanhf(round_to_bf16(scales.halves[i][0] + scales.halves[i][1]));
-  }
-  __syncthreads();
 }
 
-// Element: of the cache. kScales: q and v by `s`.
+// Blocks: x = tokens, y = heads. Element: of the cache. kScales: q and v by `s`.
 // One block at least: where that is left unsaid, code for 12.0 has registers for more blocks and keeps the rest in memory.
 template <int kPack, typename Element, bool kScales>
-__global__ void __launch_bounds__(kCacheThreads, 1)
+__global__ void __launch_bounds__(kMaxCacheThreads, 1)
     rope_and_cache_kernel(RopeAndCacheParams p, HeadScaleSums s) {
   wait_for_predecessor();
   let_successor_start();  // in this order: decode_attention.cu and prefill_attention.cu count on it
   using Part = HeadPart<kPack, kScales>;
-  const int num_parts = Part::count(p);
-  const int first_index = blockIdx.y * kCacheThreads, index = first_index + threadIdx.x;
-  const int first_head = first_index / num_parts, first_token = blockIdx.x * kTokens;
-  const int head = index / num_parts, half = p.rotary_dim / 2;
-  const Part part(p, index % num_parts);
-  const bool exists =
-      index < p.heads.num_heads * num_parts && (part.plane == 0 || head < p.heads.num_kv_heads);
+  const int first_head = blockIdx.y * Part::kHeads, first_token = blockIdx.x * kTokens;
+  const int half = p.rotary_dim / 2;
+  const Part part(p, first_head, threadIdx.x);
   const int plane_start = part.plane == 0   ? 0
                           : part.plane == 1 ? p.heads.q_width()
                                             : p.heads.q_width() + p.heads.kv_width();
   Bf16* const rows = static_cast<Bf16*>(p.qkv) + first_token * p.qkv_stride + plane_start +
-                     head * p.heads.head_dim + part.first;
+                     part.head * p.heads.head_dim + part.first;
 
   typename Pack<kPack>::Raw raw[kTokens], partners[kTokens];
-  int slots[kTokens], positions[kTokens];
+  int slots[kTokens];
+  [[maybe_unused]] int positions[kTokens];
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
-    if (!exists || first_token + t >= p.num_tokens) break;
+    if (!part.exists || first_token + t >= p.num_tokens) break;
     raw[t] = Pack<kPack>::load(rows + t * p.qkv_stride);
     if (part.rotates) partners[t] = Pack<kPack>::load(rows + t * p.qkv_stride + half);
     slots[t] = p.cache_slots[first_token + t];
-    positions[t] = p.positions[first_token + t];
+    if constexpr (!kScales) positions[t] = p.positions[first_token + t];
   }
-  __shared__ std::conditional_t<kScales, BlockScales, char> scales;
-  int num_heads = 0;  // of the block
-  if constexpr (kScales) {
-    const int last_head = (first_index + kCacheThreads - 1) / num_parts;
-    num_heads = min(last_head + 1, p.heads.num_heads) - first_head;
-    find_scales(p, s, first_token, first_head, num_heads, scales);
-  }
-  if (!exists) return;
+  __shared__ std::conditional_t<kScales, BlockScales<Part::kHeads>, char> scales;
+  if constexpr (kScales) scales.find(p, s, first_token, first_head);
+  if (!part.exists) return;
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
     if (first_token + t >= p.num_tokens) break;
@@ -186,18 +232,19 @@ __global__ void __launch_bounds__(kCacheThreads, 1)
     if (part.rotates) Pack<kPack>::unpack(partners[t], partner);
     if constexpr (kScales) {
       if (part.plane != 1) {
-        const float scale =
-            scales.values[BlockScales::index(t, head - first_head, part.plane / 2, num_heads)];
-#pragma unroll
-        for (int i = 0; i < kPack; ++i) {
-          values[i] = round_to_bf16(values[i] * scale);
-          if (part.rotates) partner[i] = round_to_bf16(partner[i] * scale);
-        }
+        const float scale = scales.of(t, part.head - first_head, part.plane);
+        scale_by(scale, values);
+        if (part.rotates) scale_by(scale, partner);
       }
     }
     if (part.rotates) {
-      rotate<kPack>(values, partner,
-                    p.rope_table + (std::int64_t{positions[t]} * half + part.first) * 2);
+      const float* angles;
+      if constexpr (kScales) {
+        angles = scales.angles + (t * half + part.first) * 2;
+      } else {
+        angles = p.rope_table + (std::int64_t{positions[t]} * half + part.first) * 2;
+      }
+      rotate<kPack, kScales>(values, partner, angles);
     }
     const auto store = [&](auto* to) {
       Pack<kPack>::store(values, to);
@@ -207,18 +254,18 @@ __global__ void __launch_bounds__(kCacheThreads, 1)
       store(rows + t * p.qkv_stride);
     } else {
       const KvPart in_cache = part.plane == 1 ? KvPart::kKeys : KvPart::kValues;
-      store(static_cast<Element*>(p.kv.pages) + p.heads.kv_layout().at(in_cache, slots[t], head) +
-            part.first);
+      store(static_cast<Element*>(p.kv.pages) +
+            p.heads.kv_layout().at(in_cache, slots[t], part.head) + part.first);
     }
   }
 }
 
 // The q and k heads of every token, in place, one warp each. Blocks: x = token, y = some heads.
-__global__ void __launch_bounds__(kCacheThreads) norm_heads_kernel(RopeAndCacheParams p) {
+__global__ void __launch_bounds__(kNormThreads) norm_heads_kernel(RopeAndCacheParams p) {
   let_successor_start();
   wait_for_predecessor();
   const int lane = threadIdx.x % kWarp;
-  const int head = blockIdx.y * (kCacheThreads / kWarp) + threadIdx.x / kWarp;
+  const int head = blockIdx.y * (kNormThreads / kWarp) + threadIdx.x / kWarp;
   if (head >= p.heads.num_heads + p.heads.num_kv_heads) return;
   const NormWeights& norm = head < p.heads.num_heads ? p.q_norm : p.k_norm;
   // The heads of k follow those of q.
@@ -255,12 +302,17 @@ __global__ void __launch_bounds__(kCopyThreads) copy_pages_kernel(CopyPagesParam
 template <int kPack, typename Element, bool kScales>
 Status launch_rope_and_cache(Stream& stream, const RopeAndCacheParams& params,
                              const HeadScaleSums& scales) {
-  const int parts = params.heads.num_heads * HeadPart<kPack, kScales>::count(params);
-  return launch(
-      "rope_and_cache", stream,
-      {.grid = dim3(blocks_for(params.num_tokens, kTokens), blocks_for(parts, kCacheThreads)),
-       .block = dim3(kCacheThreads)},
-      rope_and_cache_kernel<kPack, Element, kScales>, params, scales);
+  using Part = HeadPart<kPack, kScales>;
+  const int threads = static_cast<int>(blocks_for(Part::count(params), kWarp)) * kWarp;
+  if (threads > kMaxCacheThreads || (kScales && params.rotary_dim > kMaxRotaryDim)) {
+    return invalid_argument("rope_and_cache: heads of {}, {} of them rotated",
+                            params.heads.head_dim, params.rotary_dim);
+  }
+  return launch("rope_and_cache", stream,
+                {.grid = dim3(blocks_for(params.num_tokens, kTokens),
+                              blocks_for(params.heads.num_heads, Part::kHeads)),
+                 .block = dim3(static_cast<unsigned>(threads))},
+                rope_and_cache_kernel<kPack, Element, kScales>, params, scales);
 }
 
 template <int kPack, typename Element>
@@ -287,8 +339,8 @@ Status rope_and_cache(Stream& stream, const RopeAndCacheParams& params,
     const int num_heads = params.heads.num_heads + params.heads.num_kv_heads;
     GAPLESS_RETURN_IF_ERROR(launch("norm_heads", stream,
                                    {.grid = dim3(static_cast<unsigned>(params.num_tokens),
-                                                 blocks_for(num_heads, kCacheThreads / kWarp)),
-                                    .block = dim3(kCacheThreads)},
+                                                 blocks_for(num_heads, kNormThreads / kWarp)),
+                                    .block = dim3(kNormThreads)},
                                    norm_heads_kernel, params));
   }
   return params.kv.format == KvFormat::kFp8 ? rope_and_cache_into<E4m3>(stream, params, scales)

@@ -50,26 +50,38 @@ struct PagedWork {
   using Problem = PagedProblem<kHeadDim, Element>;
   const PagedAttentionParams& p;
   const int& tile_queries_;
+  // A thread keeps these where it has registers enough, and counts again elsewhere.
   int num_full_ = 0, num_problems_ = 0;
 
   __device__ PagedWork(const PagedAttentionParams& params, const int& tile_queries)
       : p(params), tile_queries_(tile_queries) {
-    for (int s = 0; s < p.num_sequences; ++s) {
-      num_full_ += tiles(s, true) * p.heads.num_heads;
-      num_problems_ += tiles(s, false) * p.heads.num_heads;
+    if constexpr (kHasRegisterExchange) {
+      for (int s = 0; s < p.num_sequences; ++s) {
+        num_full_ += tiles(s, true) * p.heads.num_heads;
+        num_problems_ += tiles(s, false) * p.heads.num_heads;
+      }
+      num_problems_ += num_full_;
     }
-    num_problems_ += num_full_;
+  }
+  __device__ int count(bool full) const {
+    int count = 0;
+    for (int s = 0; s < p.num_sequences; ++s) count += tiles(s, full);
+    return count * p.heads.num_heads;
   }
   // Full ones; or the last one, if it is not full.
   __device__ int tiles(int sequence, bool full) const {
     const int num_tokens = p.sequences[sequence].num_tokens;
     return full ? num_tokens / tile_queries_ : int{num_tokens % tile_queries_ > 0};
   }
-  __device__ int num_problems() const { return num_problems_; }
+  __device__ int num_full() const { return kHasRegisterExchange ? num_full_ : count(true); }
+  __device__ int num_problems() const {
+    return kHasRegisterExchange ? num_problems_ : count(true) + count(false);
+  }
   // Those of full tiles come first: blocks that have one less get more of the others.
   __device__ Problem problem(int index) const {
-    const bool full = index < num_full_;
-    if (!full) index -= num_full_;
+    const int num_full_ones = num_full();
+    const bool full = index < num_full_ones;
+    if (!full) index -= num_full_ones;
     int s = 0;
     for (; index >= tiles(s, full) * p.heads.num_heads; ++s)
       index -= tiles(s, full) * p.heads.num_heads;

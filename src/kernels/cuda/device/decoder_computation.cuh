@@ -33,6 +33,11 @@ class Computation {
     return kInOnePlace ? products_before<S>(phase) : whole_products_before<S>(phase);
   }
   static constexpr int kNumInPlace = in_place_before(ScheduleOf<S>::kNumPhases);
+  // Where registers are not exchanged a thread of a sequential block has none left beside weights in 8 bits for which product it is, and
+  // beside keys in 8 bits none for the layer. It looks them up.
+  static constexpr bool kLooksUpProduct =
+      S::kIsSequential && !kHasRegisterExchange && kFormat != PreparedFormat::kNative;
+  static constexpr bool kLooksUpLayer = kLooksUpProduct && sizeof(CacheElement) == 1;
 
  public:
   __device__ explicit Computation(const DecoderBlockState<S>& block)
@@ -68,7 +73,15 @@ class Computation {
             // Both products, which follow each other.
             if (is_done) stage_ = ExpertProducts<kFormat, kRows>(block_, l).run(stage_);
           }
-          if (!is_done) multiply(phase.matrix, l);
+          if constexpr (kLooksUpProduct) {
+            if constexpr (kLooksUpLayer) {
+              if (!is_done) multiply(CountedMatrix{block_}, CountedLayer{block_});
+            } else {
+              if (!is_done) multiply(CountedMatrix{block_}, l);
+            }
+          } else {
+            if (!is_done) multiply(phase.matrix, l);
+          }
         }
         if (kHasRegisterExchange ? is_last : layer_.get() == p_.num_layers) return;
         go_on(product.get(), AllPhases());
@@ -120,11 +133,15 @@ class Computation {
   template <int kIndex, bool kMay = true>
   __device__ __forceinline__ void go_on_if(bool does) {
     if constexpr (kMay) {
-      if (does) go_on_phase<kIndex>(layer_.get());
+      if constexpr (kLooksUpLayer) {
+        if (does) go_on_phase<kIndex>(CountedLayer{block_});
+      } else {
+        if (does) go_on_phase<kIndex>(layer_.get());
+      }
     }
   }
-  template <int kIndex>
-  __device__ __forceinline__ void go_on_phase(int l) {
+  template <int kIndex, typename Layer>
+  __device__ __forceinline__ void go_on_phase(Layer l) {
     constexpr Phase kPhase = S::kSchedule.layer[kIndex];
     constexpr bool kIsInPlace = is_in_place(kPhase);
     static_assert(kIsInPlace || kIndex > 0, "a layer begins with such a product");
@@ -195,8 +212,39 @@ class Computation {
     return SumBiases(layer.fc1_bias, first_column - 3 * p_.dim, p_.ff_dim);
   }
 
-  // Whole columns of the normalised row's products.
-  __device__ void multiply(Matrix matrix, int l) {
+  // Which of the products in that place is at hand: looked up in shared memory each time.
+  struct CountedMatrix {
+    const DecoderBlockState<S>& block;
+
+    __device__ __forceinline__ operator Matrix() const {
+      if (ComputingCounts::Count<0>(block.small).get() == block.p.num_layers) {
+        return S::kSchedule.last.matrix;
+      }
+      return matrix_of(ComputingCounts::Count<1>(block.small).get(), AllPhases());
+    }
+  };
+  // The layer, in the same way.
+  struct CountedLayer {
+    const DecoderBlockState<S>& block;
+
+    __device__ __forceinline__ operator int() const {
+      return ComputingCounts::Count<0>(block.small).get();
+    }
+  };
+  template <int... kIndices>
+  static __device__ __forceinline__ Matrix
+  matrix_of(int product, std::integer_sequence<int, kIndices...> /*phases*/) {
+    Matrix matrix = S::kSchedule.last.matrix;
+    ((is_in_place(S::kSchedule.layer[kIndices]) && product == in_place_before(kIndices)
+          ? void(matrix = S::kSchedule.layer[kIndices].matrix)
+          : void()),
+     ...);
+    return matrix;
+  }
+
+  // Whole columns of the normalised row's products. `matrix`: a Matrix or a CountedMatrix; `l`: an int or a CountedLayer.
+  template <typename Which, typename Layer>
+  __device__ void multiply(Which matrix, Layer l) {
     const DecoderLayer& layer = p_.layers[matrix == Matrix::kHead ? 0 : l];
     constexpr PhaseKind kKind = PhaseKind::kProduct;
     [[maybe_unused]] int next_scale_part = 0;
@@ -234,8 +282,9 @@ class Computation {
                       if (is_inner(matrix) && tile_row % 2 != 0) return;
                     }
                     if (row >= p_.num_rows) return;
-                    store_product<S, kFormat, kRows>(
-                        p_, matrix, afresh(l), first_column + t * kTileRows + tile_row, row, added);
+                    store_product<S, kFormat, kRows>(p_, matrix, afresh(int{l}),
+                                                     first_column + t * kTileRows + tile_row, row,
+                                                     added);
                   });
       stage_ += of.chunks.size();
       x_stage_ += of.chunks.size();
@@ -305,8 +354,8 @@ class Computation {
   }
 
   // Shares of a product's columns.
-  template <Matrix kMatrix, Value kFirst, Value kSecond, Value kSums>
-  __device__ void add_up(int l) {
+  template <Matrix kMatrix, Value kFirst, Value kSecond, Value kSums, typename Layer>
+  __device__ void add_up(Layer l) {
     constexpr PhaseKind kKind = PhaseKind::kPartialSums;
     const ProductUnit first = block_.computing_work().first_unit(kKind, kMatrix);
     for (at_.set(first.at); DecoderWork::has(unit_now(kKind, kMatrix, first));

@@ -297,7 +297,7 @@ __device__ void finish_row(const DecoderBlockState<SequentialDecoder>& block, in
       }
       load_when_written(from, pieces);
     } else {
-      const float* const first = sums_of<kSums, kRows>(p, layer, 0, row, 0);
+      const float* const first = sums_of<kSums, kRows>(p, afresh(layer), 0, row, 0);
       load_when_written<float>(
           [&](int i) {
             const int v = i / kPieces, piece = i % kPieces;

@@ -26,10 +26,8 @@
 
 namespace gapless {
 
-inline constexpr int kGroupThreads = 4 * kWarp;
-
 template <typename Shape>
-inline constexpr int kFlashThreads = Shape::kGroups* kGroupThreads + kProducers* kWarp;
+inline constexpr int kFlashThreads = kFlashWarps<Shape>* kWarp;
 
 // Registers of a thread, where they are exchanged: at the start as many as all can have, then those who compute take what
 // those who bring keys give.
@@ -144,13 +142,13 @@ class Attender {
   static constexpr int kHeadDim = Shape::kHeadDim, kKeyTile = Shape::kKeyTile;
 
  public:
-  __device__ Attender(Shared& shared, int warp) : shared_(shared), first_query_(warp * 16) {}
+  __device__ Attender(Shared& shared, int warp) : shared_(shared), kept_first_query_(warp * 16) {}
 
   // The listed problems.
-  __device__ __forceinline__ void run(int num_problems) {
+  __device__ __forceinline__ void run(const typename Shared::NumProblems& num_problems) {
     if constexpr (Shape::kInBoxes) {
-      const int group = first_query_ / kGroupQueries;
-      for (int i = 0; i < num_problems; ++i) {
+      const int group = first_query() / kGroupQueries;
+      for (int i = 0; i < num_problems.get(); ++i) {
         wait_barrier(shared_address(&shared_.queries_full[group]), num_problems_++ & 1);
         attend(shared_.problems[i], shared_address(shared_.queries[group]), [&] {
           if (threadIdx.x % kWarp == 0) arrive(shared_address(&shared_.queries_empty[group]));
@@ -158,10 +156,10 @@ class Attender {
       }
     } else {
       QueryFragments<kHeadDim> queries;
-      queries.load(shared_.problems[0], first_query_);
-      for (int i = 0; i < num_problems; ++i) {
-        const Problem& next = shared_.problems[i + 1 < num_problems ? i + 1 : i];
-        attend(shared_.problems[i], queries, [&] { queries.load(next, first_query_); });
+      queries.load(shared_.problems[0], first_query());
+      for (int i = 0; i < num_problems.get(); ++i) {
+        const Problem& next = shared_.problems[i + 1 < num_problems.get() ? i + 1 : i];
+        attend(shared_.problems[i], queries, [&] { queries.load(next, first_query()); });
       }
     }
   }
@@ -172,7 +170,7 @@ class Attender {
   __device__ __forceinline__ void attend(const Problem& problem, const Queries& queries,
                                          const Leave& leave_queries) {
     const int num_tiles = num_key_tiles<Shape>(problem);
-    const int group_first = first_query_ / kGroupQueries * kGroupQueries;
+    const int group_first = first_query() / kGroupQueries * kGroupQueries;
     if (num_tiles == 0 || !problem.has_query(group_first)) {
       leave_queries();
       for (int tile = 0; tile < num_tiles; ++tile) {
@@ -206,7 +204,7 @@ class Attender {
       wait_for_products();
       leave();
     }
-    store_output<Shape>(problem, first_query_, output, softmax);
+    store_output<Shape>(problem, first_query(), output, softmax);
   }
 
   // Keys of the tile start at first_key.
@@ -215,7 +213,7 @@ class Attender {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int query = first_query_ + lane / 4 + half * 8;
+      const int query = first_query() + lane / 4 + half * 8;
       const int num_visible =
           problem.has_query(query) ? problem.num_visible(query) : problem.num_keys();
 #pragma unroll
@@ -241,8 +239,14 @@ class Attender {
     ++turn_;
   }
 
+  // Of the warp's queries in a tile. A thread keeps it where it has registers enough.
+  __device__ int first_query() const {
+    if constexpr (kHasRegisterExchange) return kept_first_query_;
+    return static_cast<int>(threadIdx.x) / kWarp * 16;
+  }
+
   Shared& shared_;
-  const int first_query_;
+  const int kept_first_query_;
   unsigned turn_ = 0;          // tiles so far
   unsigned num_problems_ = 0;  // in boxes
 };
@@ -276,9 +280,12 @@ __device__ __forceinline__ void flash_attention(
   constexpr int kComputingWarps = Shape::kGroups * 4;
   shared.start();
   auto for_all_problems = [&](auto& warp) {
-    const int step = FlashShared<Shape, Problem>::kProblems * static_cast<int>(gridDim.x);
-    for (int first = blockIdx.x; first < work.num_problems(); first += step) {
-      const int num_problems = list_problems<Shape>(work, shared, first);
+    using Shared = FlashShared<Shape, Problem>;
+    const int step = Shared::kProblems * static_cast<int>(gridDim.x);
+    typename Shared::FirstProblem first(shared.counts);
+    typename Shared::NumProblems num_problems(shared.counts);
+    for (first.set(blockIdx.x); first.get() < work.num_problems(); first.set(first.get() + step)) {
+      num_problems.set(list_problems<Shape>(work, shared, first.get()));
       wait_for_predecessor();
       warp.run(num_problems);
     }

@@ -28,11 +28,14 @@
 #include "kernels/cuda/device/kv_element.cuh"
 #include "kernels/cuda/device/math.cuh"
 #include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/warp_count.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
 
 namespace gapless {
 
 inline constexpr int kProducers = 4;  // warps
+template <typename Shape>
+inline constexpr int kFlashWarps = Shape::kGroups * 4 + kProducers;
 
 // Groups: computing warpgroups. KeyTile: keys of a tile, a multiple of 32; with wgmma of 64. InBoxes: only with wgmma.
 template <int HeadDim, int Groups, int KeyTile, bool InBoxes = false>
@@ -107,6 +110,11 @@ struct FlashShared {
   std::uint64_t queries_full[Shape::kGroups];  // these two: in boxes
   std::uint64_t queries_empty[Shape::kGroups];
   alignas(16) Problem problems[kProblems];  // of the block, the next ones
+  // Of each warp: the first of these, and how many there are.
+  using Counts = WarpCounts<kFlashWarps<Shape>, 2>;
+  using FirstProblem = typename Counts::template Count<0>;
+  using NumProblems = typename Counts::template Count<1>;
+  Counts counts;
 
   // The whole block.
   __device__ void start() {
@@ -157,8 +165,8 @@ class TileProducer {
       : shared_(shared), producer_(producer), tile_(producer) {}
 
   // All tiles of the listed problems that are this warp's.
-  __device__ void run(int num_problems) {
-    for (int i = 0; i < num_problems; ++i) {
+  __device__ void run(const typename Shared::NumProblems& num_problems) {
+    for (int i = 0; i < num_problems.get(); ++i) {
       const Problem& problem = shared_.problems[i];
       const int num_tiles = num_key_tiles<Shape>(problem);
       for (; tile_ < num_tiles; tile_ += kProducers) fill(problem, tile_ * kKeyTile);
@@ -277,8 +285,8 @@ class TileBoxProducer {
   __device__ explicit TileBoxProducer(Shared& shared) : shared_(shared) {}
 
   // All tiles of the listed problems.
-  __device__ void run(int num_problems) {
-    for (int i = 0; i < num_problems; ++i) {
+  __device__ void run(const typename Shared::NumProblems& num_problems) {
+    for (int i = 0; i < num_problems.get(); ++i) {
       const Problem& problem = shared_.problems[i];
       const int num_tiles = num_key_tiles<Shape>(problem);
       for (int tile = 0; tile < num_tiles; ++tile, ++turn_) {
@@ -330,9 +338,9 @@ class QueryBoxProducer {
   __device__ QueryBoxProducer(Shared& shared, bool asks) : shared_(shared), asks_(asks) {}
 
   // Those of the listed problems.
-  __device__ void run(int num_problems) {
+  __device__ void run(const typename Shared::NumProblems& num_problems) {
     if (!asks_) return;
-    for (int i = 0; i < num_problems; ++i, ++turn_) {
+    for (int i = 0; i < num_problems.get(); ++i, ++turn_) {
       const Problem& problem = shared_.problems[i];
       for (int group = 0; group < Shape::kGroups; ++group) {
         wait_barrier(shared_address(&shared_.queries_empty[group]), (turn_ & 1) ^ 1);

@@ -27,6 +27,13 @@ __device__ __forceinline__ float power_of_two(float x) {
   return y;
 }
 
+// 1 / x in one instruction, with an error of one in the last place; 0 where x is infinite or larger than 2^126.
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 template <int kWidth = kWarp>
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
