@@ -33,10 +33,10 @@ class Computation {
     return kInOnePlace ? products_before<S>(phase) : whole_products_before<S>(phase);
   }
   static constexpr int kNumInPlace = in_place_before(ScheduleOf<S>::kNumPhases);
-  // Where registers are not exchanged a thread of a sequential block has none left beside weights in 8 bits for which product it is, and
-  // beside keys in 8 bits none for the layer. It looks them up.
+  // Where registers are not exchanged, with more than 16 rows, a thread of a sequential block has none left beside weights in 8 bits for
+  // which product it is, and beside keys in 8 bits none for the layer. It looks them up.
   static constexpr bool kLooksUpProduct =
-      S::kIsSequential && !kHasRegisterExchange && kFormat != PreparedFormat::kNative;
+      S::kIsSequential && !kHasRegisterExchange && kRows > 16 && kFormat != PreparedFormat::kNative;
   static constexpr bool kLooksUpLayer = kLooksUpProduct && sizeof(CacheElement) == 1;
 
  public:
