@@ -18,7 +18,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 import gpu_table  # noqa: E402
 
 # What the page's tables are of, and a few that are none of its own.
-FILES = [f"{name}.json" for name in ("gpus-predicted", "paths-h200", "decode-h200", "decode-cpu", "decode-fp8-weights-h200")]
+FILES = [f"{name}.json" for name in ("gpus-predicted", "paths-h200", "paths-spills-h200", "decode-h200", "decode-cpu",
+                                     "decode-fp8-weights-h200")]
 OURS = json.loads((ROOT / "bench/results/decode-h200.json").read_text(encoding="utf-8"))
 
 
