@@ -190,8 +190,8 @@ TEST_F(Fp8RowsTest, LayerNormEndsInThem) {
   }
 }
 
-// Two products behind one another, and one behind what makes its rows: on a GPU they share the memory in which they count tiles, and a
-// captured one empties it beside what is before it.
+// Two products behind one another, and one behind what makes its rows: on a GPU they share the memory in which they count tiles, which a
+// graph empties by nodes of its own.
 TEST_F(Fp8RowsTest, ProductsOfAGraphAreThoseOfTheStream) {
   constexpr int kRows = 760;
   const int in = test_device_kind() == DeviceKind::kCuda ? 2048 : 64, out = 3 * in;

@@ -85,6 +85,11 @@ class ScaleHeadsTest : public KernelsTest {
     std::vector<float> q, k, v;
   };
   static constexpr int kMaxPosition = 128;
+  static std::vector<std::int32_t> some_positions(int count) {
+    std::vector<std::int32_t> positions(static_cast<std::size_t>(count));
+    for (int i = 0; i < count; ++i) positions[i] = (i * 37 + 11) % kMaxPosition;
+    return positions;
+  }
 
   static std::vector<float> angles(int rotary_dim) {
     std::vector<float> table;
@@ -125,7 +130,7 @@ class ScaleHeadsTest : public KernelsTest {
     return result;
   }
 
-  // Of tokens [begin, begin + count) the queries and the others, and the cache.
+  // The rows of qkv of tokens [begin, begin + count) as they are behind it, and the cache.
   std::pair<std::vector<float>, Buffer> run_placing(const Problem& p, const Options& options,
                                                     int rotary_dim, int begin, int count,
                                                     bool decode, KvFormat format) {
@@ -258,9 +263,7 @@ TEST_F(ScaleHeadsTest, ScaledRotatedAndCachedAsByTheReference) {
                                                     {16, 32, 32},
                                                     {6, 128, 32}}) {
     for (const int count : {1, 4, 5, 16, 33, 64, 65, 100}) {
-      std::vector<std::int32_t> positions(static_cast<std::size_t>(count));
-      for (int i = 0; i < count; ++i) positions[i] = (i * 37 + 11) % kMaxPosition;
-      const Problem p = make_problem(heads, head_dim, positions);
+      const Problem p = make_problem(heads, head_dim, some_positions(count));
       for (const bool decode : {true, false}) {
         const Options options = kAllOptions[static_cast<std::size_t>(count % 4)];
         const Placed actual = place_on_device(p, options, rotary_dim, 0, count, decode);
@@ -278,10 +281,8 @@ TEST_F(ScaleHeadsTest, ScaledRotatedAndCachedAsByTheReference) {
 
 TEST_F(ScaleHeadsTest, PlacedTokensDoNotDependOnTheBatch) {
   constexpr int kCount = 110;
-  std::vector<std::int32_t> positions(kCount);
-  for (int i = 0; i < kCount; ++i) positions[i] = (i * 29 + 3) % kMaxPosition;
   for (const int num_heads : {6, 8}) {
-    const Problem p = make_problem(num_heads, 64, positions);
+    const Problem p = make_problem(num_heads, 64, some_positions(kCount));
     for (const bool decode : {true, false}) {
       const int all_of_them = decode ? 64 : kCount;
       const Placed all = place_on_device(p, {}, 32, 0, all_of_them, decode);
@@ -298,10 +299,8 @@ TEST_F(ScaleHeadsTest, PlacedTokensDoNotDependOnTheBatch) {
 }
 
 TEST_F(ScaleHeadsTest, AnFp8CacheHoldsThePlacedOnesRounded) {
-  std::vector<std::int32_t> positions(30);
-  for (int i = 0; i < 30; ++i) positions[i] = (i * 29 + 3) % kMaxPosition;
   for (const int num_heads : {6, 8}) {
-    const Problem p = make_problem(num_heads, 64, positions);
+    const Problem p = make_problem(num_heads, 64, some_positions(30));
     for (const bool decode : {true, false}) {
       const auto native = run_placing(p, {}, 32, 0, 30, decode, KvFormat::kNative);
       const auto rounded = run_placing(p, {}, 32, 0, 30, decode, KvFormat::kFp8);

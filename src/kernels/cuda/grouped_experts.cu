@@ -284,8 +284,7 @@ struct NoRowScales {
 // products wait for its gates, and this takes fewer instructions than erff.
 __device__ __forceinline__ float gelu_erf(float x) {
   const float z = fminf(fabsf(x), 16.0f);  // beyond it x or nothing, and no infinity times nothing
-  float t;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(0.3275911f * 0.70710678f, z, 1.0f)));
+  const float t = reciprocal(fmaf(0.3275911f * 0.70710678f, z, 1.0f));
   const float power = power_of_two(z * z * (-0.5f * kLog2E));
   float sum = fmaf(0.5f * 1.061405429f, t, 0.5f * -1.453152027f);
   sum = fmaf(sum, t, 0.5f * 1.421413741f);

@@ -187,7 +187,7 @@ __device__ __forceinline__ void scale_by(float scale, float (&values)[kPack]) {
   if constexpr (kPack == kVector) {
 #pragma unroll
     for (float& value : values) value *= scale;
-    gapless::unpack(pack(values), values);  // rounded in pairs: one by one takes four times as long
+    gapless::unpack(pack(values), values);  // rounded in pairs, by one instruction for two
   } else {
     values[0] = round_to_bf16(values[0] * scale);
   }

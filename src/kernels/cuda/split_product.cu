@@ -28,8 +28,8 @@ struct ManyRows {
 template <typename Shape>
 inline constexpr int kThreads = Shape::kColumns / kWarpColumns* kTileWarps* kWarp;
 
-// gelu_tanh as x times a sigmoid: two instructions of the special function unit in place of tanhf's thirty, and five others. Most of
-// the kernel's time is spent here.
+// gelu_tanh as x times a sigmoid: two instructions of the special function unit in place of tanhf's thirty, and five others.
+// About half of the kernel's instructions are here.
 __device__ __forceinline__ float quick_gelu_tanh(float x) {
   // 2^(-2 log2(e) sqrt(2 / pi) (x + 0.044715 x^3))
   constexpr float kLinear = -2.302208198f, kCubic = kLinear * 0.044715f;
@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(kThreads<Shape>, Shape::kBlocks)
   constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns;
   constexpr int kVectors = kColumns / kVector;  // of a row
   constexpr int kLoads = kRows * kVectors / kThreads<Shape>;
+  // Beside weights and activations there are registers for few.
   constexpr int kLoadsAtOnce = kLoads % 3 == 0 ? 3 : kLoads;
   static_assert(kLoads * kThreads<Shape> == kRows * kVectors);
   // Rows lie 64 bytes further on in the banks than the row before (multiply_step reads 64 bytes of each of two rows).

@@ -34,7 +34,8 @@ class Computation {
   }
   static constexpr int kNumInPlace = in_place_before(ScheduleOf<S>::kNumPhases);
   // Where registers are not exchanged, with more than 16 rows, a thread of a sequential block has none left beside weights in 8 bits for
-  // which product it is, and beside keys in 8 bits none for the layer. It looks them up.
+  // which product it is, and beside keys in 8 bits none for the layer. It looks them up. (Who does not is left as it was, in branches of
+  // its own: even through a function that hands on what it is given, weights in 16 bits had 24 bytes in memory.)
   static constexpr bool kLooksUpProduct =
       S::kIsSequential && !kHasRegisterExchange && kRows > 16 && kFormat != PreparedFormat::kNative;
   static constexpr bool kLooksUpLayer = kLooksUpProduct && sizeof(CacheElement) == 1;
