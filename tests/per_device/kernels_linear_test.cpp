@@ -470,6 +470,59 @@ TEST_F(LinearTest, RowsDoNotDependOnTheNumberOfRows) {
   }
 }
 
+// On a GPU some of these count tiles, each in memory of its own where a graph is captured.
+TEST_F(LinearTest, ProductsOfAGraphAreThoseOfTheStream) {
+  const bool is_cuda = test_device_kind() == DeviceKind::kCuda;
+  const int rows = is_cuda ? 4000 : 50;
+  std::vector<LinearCase> cases = {
+      {.num_rows = rows, .in = 288, .out = 864},
+      {.num_rows = rows, .in = 1152, .out = 288, .residual_rows = rows}};
+  if (is_cuda) {
+    cases.push_back({.num_rows = rows, .in = 1152, .out = 3456});
+    cases.push_back({.num_rows = rows, .in = 1152, .out = 4352, .activation = kGelu});
+  }
+  struct Product {
+    Inputs inputs;
+    Buffer y;
+    LinearParams params;
+    std::vector<float> expected;
+  };
+  std::vector<Product> products;
+  for (const LinearCase& c : cases) {
+    Product one{.inputs = make_inputs(c),
+                .y = poisoned(static_cast<std::size_t>(rows) * (c.out + kPad)),
+                .params = params(c),
+                .expected = {}};
+    one.params.x = one.inputs.x.dev(), one.params.y = one.y.data(), one.params.y_dtype = dtype();
+    one.params.weights.weight = one.inputs.weight.dev();
+    one.params.weights.bias = one.inputs.bias.dev();
+    if (c.residual_rows > 0) one.params.residual = one.inputs.residual.dev();
+    run(kernels_->linear(*stream_, one.params));
+    one.expected = floats(one.y);
+    products.push_back(std::move(one));
+  }
+  GAPLESS_ASSERT_OK(stream_->begin_capture());
+  Status captured = ok_status();
+  for (int again = 0; again < 2 && captured.ok(); ++again) {
+    for (const Product& one : products) {
+      if (captured.ok()) captured = kernels_->linear(*stream_, one.params);
+    }
+  }
+  const StatusOr<std::unique_ptr<Graph>> graph = stream_->end_capture();
+  GAPLESS_ASSERT_OK(captured);
+  GAPLESS_ASSERT_OK(graph.status());
+  for (int launch = 0; launch < 5; ++launch) {
+    for (const Product& one : products) {
+      GAPLESS_ASSERT_OK(stream_->fill_bytes(one.y.data(), kPoison, one.y.size_bytes()));
+    }
+    run(stream_->launch(**graph));
+    for (const Product& one : products) {
+      ASSERT_TRUE(bits_equal(floats(one.y), one.expected))
+          << one.params.weights.out << " columns, launch " << launch;
+    }
+  }
+}
+
 // Shapes of the shipped model, and odd ones.
 INSTANTIATE_TEST_SUITE_P(
     Small, LinearTest,

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/set_condition.h"
+#include "device/cuda/zero_fills.h"
 
 namespace gapless {
 namespace {
@@ -177,6 +178,8 @@ Status CudaStream::begin_capture() {
   GAPLESS_RETURN_IF_ERROR(check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
                                 "cudaStreamBeginCapture"));
   capturing_ = true;
+  zeros_ = nullptr;
+  zeros_taken_ = 0;
   return ok_status();
 }
 
@@ -188,9 +191,13 @@ StatusOr<std::unique_ptr<Graph>> CudaStream::end_capture() {
   GAPLESS_RETURN_IF_ERROR(device_.make_current());
   cudaGraph_t recorded = nullptr;
   GAPLESS_RETURN_IF_ERROR(check(cudaStreamEndCapture(stream_, &recorded), "cudaStreamEndCapture"));
+  const Status zeros_first =
+      zeros_ != nullptr ? fill_zeros_first(recorded, zeros_, zeros_taken_) : ok_status();
   cudaGraphExec_t executable = nullptr;
-  const cudaError_t instantiated = cudaGraphInstantiate(&executable, recorded, 0);
+  const cudaError_t instantiated =
+      zeros_first.ok() ? cudaGraphInstantiate(&executable, recorded, 0) : cudaSuccess;
   log_if_error(cudaGraphDestroy(recorded), "cudaGraphDestroy");
+  GAPLESS_RETURN_IF_ERROR(zeros_first);
   GAPLESS_RETURN_IF_ERROR(check(instantiated, "cudaGraphInstantiate"));
   auto graph = std::make_unique<CudaGraph>(device_, executable);
   // So that the first launch costs what the others do.
@@ -306,6 +313,15 @@ Status CudaStream::join_branch() {
     both.edges.push_back(branch.edges[i]);
   }
   return go_on_from(both);
+}
+
+void* CudaStream::take_zeros(const Buffer& arena, std::size_t bytes) {
+  auto* const begin = static_cast<std::byte*>(arena.data());
+  if (!capturing_ || in_if_ || (zeros_ != nullptr && zeros_ != begin)) return nullptr;
+  if (bytes > arena.size_bytes() - zeros_taken_) return nullptr;
+  zeros_ = begin;
+  zeros_taken_ += bytes;
+  return begin + zeros_taken_ - bytes;
 }
 
 Status CudaStream::synchronize() {

@@ -74,6 +74,7 @@ class CudaStream : public Stream {
   Status begin_branch() override;
   Status end_branch() override;
   Status join_branch() override;
+  void* take_zeros(const Buffer& arena, std::size_t bytes) override;
   Status synchronize() override;
   // Makes the stream's device current for the calling thread, so that a kernel may be launched.
   void* native_handle() override;
@@ -106,6 +107,9 @@ class CudaStream : public Stream {
   cudaGraphNode_t if_node_ = nullptr;
   std::optional<CapturePoint> branch_begin_,
       branch_end_;  // of a branch that is open, or to be joined
+  // Of the capture under way: what it took zeros from, and how much.
+  std::byte* zeros_ = nullptr;
+  std::size_t zeros_taken_ = 0;
 };
 
 }  // namespace gapless

@@ -11,7 +11,10 @@ namespace gapless::cuda {
 inline namespace GAPLESS_PATH {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = 32u << 20;
+// Of each product in a graph, a cache line and more. A model's prefill has four products a layer and a few others.
+constexpr std::size_t kCounterBytes = 256;
+constexpr std::size_t kAllCountersBytes = 512 * kCounterBytes;
+constexpr std::size_t kWorkspaceBytes = (32u << 20) - kAllCountersBytes;
 // Of the rows that run_aside() multiplies at a time: 13 crops of Moondream 2, 6,144 tokens of prompts.
 constexpr std::size_t kResidualCopyBytes = 24u << 20;
 // Of those that are widened.
@@ -128,11 +131,12 @@ int bucket_of(int num_rows) {
 }  // namespace
 
 std::size_t MatrixLinear::device_bytes() {
-  return kWorkspaceBytes + kResidualCopyBytes + kWidenedBytes;
+  return kWorkspaceBytes + kAllCountersBytes + kResidualCopyBytes + kWidenedBytes;
 }
 
 StatusOr<std::unique_ptr<MatrixLinear>> MatrixLinear::create(Device& device) {
   GAPLESS_ASSIGN_OR_RETURN(Buffer workspace, device.allocate(kWorkspaceBytes));
+  GAPLESS_ASSIGN_OR_RETURN(Buffer counters, device.allocate(kAllCountersBytes));
   GAPLESS_ASSIGN_OR_RETURN(Buffer residual_copy, device.allocate(kResidualCopyBytes));
   cublasLtHandle_t handle = nullptr;
   const cublasStatus_t status = cublasLtCreate(&handle);
@@ -140,8 +144,8 @@ StatusOr<std::unique_ptr<MatrixLinear>> MatrixLinear::create(Device& device) {
     return make_error(StatusCode::kDeviceError, "cublasLtCreate: {}",
                       cublasLtGetStatusName(status));
   }
-  std::unique_ptr<MatrixLinear> linear(
-      new MatrixLinear(device, handle, std::move(workspace), std::move(residual_copy)));
+  std::unique_ptr<MatrixLinear> linear(new MatrixLinear(
+      device, handle, std::move(workspace), std::move(counters), std::move(residual_copy)));
   if (!linear->find_fp8_products()) {
     GAPLESS_ASSIGN_OR_RETURN(linear->widened_dev_, device.allocate(kWidenedBytes));
   }
@@ -359,17 +363,32 @@ Status MatrixLinear::multiply(Stream& stream, const LinearParams& params) {
   return multiply(stream, params, algorithm);
 }
 
+MatrixLinear::Workspace MatrixLinear::workspace_for(Stream& stream,
+                                                    std::size_t needed_bytes) const {
+  if (needed_bytes > 0 && needed_bytes <= kCounterBytes) {
+    if (void* const counter = stream.take_zeros(counters_dev_, kCounterBytes); counter != nullptr) {
+      return {counter, kCounterBytes};
+    }
+  }
+  return {workspace_dev_.data(), workspace_dev_.size_bytes()};
+}
+
 Status MatrixLinear::multiply(Stream& stream, const LinearParams& p,
                               const cublasLtMatmulAlgo_t& algorithm) const {
   GAPLESS_ASSIGN_OR_RETURN(Problem problem, Problem::describe(p, p.num_rows));
   const float alpha = 1.0f, beta = p.residual != nullptr ? 1.0f : 0.0f;
   const void* c = p.residual != nullptr ? p.residual : p.y;
   const void* weight = p.x_scales != nullptr ? p.weights.fp8 : p.weights.weight;
-  return lt_status(
-      cublasLtMatmul(handle_, &problem.operation, &alpha, weight, &problem.a, p.x, &problem.b,
-                     &beta, c, &problem.c, p.y, &problem.d, &algorithm, workspace_dev_.data(),
-                     workspace_dev_.size_bytes(), native_stream(stream)),
-      "cublasLtMatmul", p);
+  // What it does not know is the matter of the call below.
+  cublasLtMatmulHeuristicResult_t checked = {};
+  const bool knows =
+      cublasLtMatmulAlgoCheck(handle_, &problem.operation, &problem.a, &problem.b, &problem.c,
+                              &problem.d, &algorithm, &checked) == CUBLAS_STATUS_SUCCESS;
+  const Workspace workspace = workspace_for(stream, knows ? checked.workspaceSize : 0);
+  return lt_status(cublasLtMatmul(handle_, &problem.operation, &alpha, weight, &problem.a, p.x,
+                                  &problem.b, &beta, c, &problem.c, p.y, &problem.d, &algorithm,
+                                  workspace.data, workspace.bytes, native_stream(stream)),
+                   "cublasLtMatmul", p);
 }
 
 }  // namespace GAPLESS_PATH

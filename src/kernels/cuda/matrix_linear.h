@@ -34,6 +34,8 @@ inline namespace GAPLESS_PATH {
 //
 // All products share one workspace, in which some of cuBLASLt's algorithms count their tiles. So no two of
 // them may run at once: not on two streams, and not in two branches of a graph (Stream::begin_branch).
+// cuBLASLt empties such a counter by a fill before each product. In a graph each product counts in memory of its own, which
+// the graph empties once, at its beginning (Stream::take_zeros).
 class MatrixLinear {
  public:
   static StatusOr<std::unique_ptr<MatrixLinear>> create(Device& device);
@@ -60,10 +62,12 @@ class MatrixLinear {
   // By number of rows: the next larger entry applies.
   using Choices = std::map<int, cublasLtMatmulAlgo_t>;
 
-  MatrixLinear(Device& device, cublasLtHandle_t handle, Buffer workspace, Buffer residual_copy)
+  MatrixLinear(Device& device, cublasLtHandle_t handle, Buffer workspace, Buffer counters,
+               Buffer residual_copy)
       : device_(device),
         handle_(handle),
         workspace_dev_(std::move(workspace)),
+        counters_dev_(std::move(counters)),
         residual_copy_dev_(std::move(residual_copy)) {}
   StatusOr<Algorithms> candidates(const LinearParams& params, int num_rows) const;
   static Shape shape_of(const LinearParams& params);
@@ -88,10 +92,17 @@ class MatrixLinear {
   Status multiply(Stream& stream, const LinearParams& params);
   Status multiply(Stream& stream, const LinearParams& params,
                   const cublasLtMatmulAlgo_t& algorithm) const;
+  struct Workspace {
+    void* data;
+    std::size_t bytes;
+  };
+  // What an algorithm that says that it needs `needed_bytes` works in.
+  Workspace workspace_for(Stream& stream, std::size_t needed_bytes) const;
 
   Device& device_;
   cublasLtHandle_t handle_;
   Buffer workspace_dev_;
+  Buffer counters_dev_;  // of products in graphs
   Buffer residual_copy_dev_;
   // Rows of 8-bit numbers as bfloat16, where there are no products of them; else empty.
   Buffer widened_dev_;
