@@ -366,9 +366,17 @@ def undisturbed(times, away):
             if not any(start < when + took_ms / 1e3 and when < end for start, end in away)]
 
 
-def measure(options):
+def make_pictures(options):
     print("making the pictures", flush=True)
-    originals = [make_jpeg(SIDE, options.file_bytes), make_png(SIDE, options.file_bytes)]
+    pictures = {"jpeg": make_jpeg(SIDE, options.file_bytes), "png": make_png(SIDE, options.file_bytes)}
+    if options.cancels > 0:
+        pictures |= {"progressive jpeg": make_progressive_jpeg(SIDE), "webp": make_webp(SIDE, False),
+                     "lossless webp": make_webp(SIDE, True)}
+    return pictures
+
+
+def measure(options, pictures):
+    originals = [pictures["jpeg"], pictures["png"]]
     bodies = [body_of("What is it?", variant(originals[i % 2], i)) for i in range(options.count)]
     small = body_of("How many circles?", (ROOT / "models/tiny/examples/small.png").read_bytes())
     text = body_of("How many circles?")
@@ -385,9 +393,7 @@ def measure(options):
     machine = Machine()
     cancels = {}
     if options.cancels > 0:
-        cancels = measure_cancels(server.port, {
-            "jpeg": originals[0], "progressive jpeg": make_progressive_jpeg(SIDE), "png": originals[1],
-            "webp": make_webp(SIDE, False), "lossless webp": make_webp(SIDE, True)}, options.cancels)
+        cancels = measure_cancels(server.port, pictures, options.cancels)
 
     nothing = Nothing()
     probes = {"health": Probe(server.port, "GET", "/health", None, 0.02),
@@ -453,7 +459,8 @@ def main():
     options = parser.parse_args()
     if options.cores > 0:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:options.cores])
-    results = [measure(options) for _ in range(options.runs)]
+    pictures = make_pictures(options)
+    results = [measure(options, pictures) for _ in range(options.runs)]
     result = results[-1]
     if options.runs > 1:
         result["worst_of_each_run"] = {
