@@ -460,7 +460,10 @@ def main():
     if options.cores > 0:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:options.cores])
     pictures = make_pictures(options)
-    results = [measure(options, pictures) for _ in range(options.runs)]
+    results = []
+    for _ in range(options.runs):
+        results.append(measure(options, pictures))
+        print({name: results[-1][name]["max_ms"] for name in ("health", "nothing", "text", "known_picture")}, flush=True)
     result = results[-1]
     if options.runs > 1:
         result["worst_of_each_run"] = {
