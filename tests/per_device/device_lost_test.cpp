@@ -2,7 +2,7 @@
 // error that says so, and nothing hangs, crashes or leaks. A suite of its own, since a CUDA context
 // does not recover: the process is poisoned from here on.
 //
-// A step that does not end is taken for the same. No step ends within a nanosecond.
+// A step that does not end is taken for the same. None that is waited for ends within a nanosecond.
 //
 // A fault: only where a wild write is an error of the device. On the CPU device it is one of the process;
 // there the simulated device stands in (tests/pipeline_sim).
@@ -25,6 +25,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 struct Answer final : TokenSink {
   void on_token(const CommittedToken&) override { ++num_tokens; }
@@ -73,8 +74,11 @@ TEST(DeviceLostTest, AStepThatDoesNotEndInTimeEndsEveryRequestAndIsNamed) {
   int num_ticks = 0;
   while (loop->tick() == Loop::Tick::kWorked) ASSERT_LT(++num_ticks, 1000);
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_THAT(told[0].message(), AllOf(HasSubstr("the device is lost: prefill step 0 of 3 rows"),
-                                       HasSubstr("did not end within")));
+  // Steps that end while this thread has no core are not waited for: it need not be the first one.
+  EXPECT_THAT(
+      told[0].message(),
+      MatchesRegex(
+          "the device is lost: (prefill|decode) step [0-9]+ of 3 rows did not end within .*"));
   for (const auto& answer : answers) {
     EXPECT_EQ(answer->num_finished, 1);
     EXPECT_EQ(answer->status.message(), told[0].message());
