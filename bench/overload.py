@@ -46,6 +46,7 @@ from gapless_tools.plain_png import plain_png, png_chunk  # noqa: E402
 
 SIDE = 10_000
 MCL_CURRENT, MCL_FUTURE = 1, 2  # of sys/mman.h
+ASKED = ("health", "nothing", "text", "known_picture")  # again and again, beside the load
 STOLEN_MS = 2  # less is not told from what the kernel itself does
 
 
@@ -463,12 +464,12 @@ def main():
     results = []
     for _ in range(options.runs):
         results.append(measure(options, pictures))
-        print({name: results[-1][name]["max_ms"] for name in ("health", "nothing", "text", "known_picture")}, flush=True)
+        print({name: results[-1][name]["max_ms"] for name in ASKED}, flush=True)
     result = results[-1]
     if options.runs > 1:
         result["worst_of_each_run"] = {
             **{f"{name}_ms": [one[name]["max_ms"] for one in results]
-               for name in ("health", "nothing", "text", "known_picture")},
+               for name in ASKED},
             **{f"{name}_undisturbed_ms": [one[name].get("undisturbed", {}).get("max_ms") for one in results]
                for name in ("health", "nothing")},
             "machine_longest_away_ms": [one["machine"].get("longest_away_ms") if isinstance(one["machine"], dict) else None

@@ -133,6 +133,29 @@ void KernelsTest::run(const Status& status) {
   ASSERT_TRUE(done.ok()) << done.to_string();
 }
 
+void KernelsTest::expect_same_in_a_graph(const std::function<Status()>& enqueue,
+                                         const std::vector<const Buffer*>& results,
+                                         int num_launches) {
+  run(enqueue());
+  std::vector<std::vector<float>> expected;
+  for (const Buffer* result : results) expected.push_back(floats(*result));
+  GAPLESS_ASSERT_OK(stream_->begin_capture());
+  const Status captured = enqueue();
+  const StatusOr<std::unique_ptr<Graph>> graph = stream_->end_capture();
+  GAPLESS_ASSERT_OK(captured);
+  GAPLESS_ASSERT_OK(graph.status());
+  for (int launch = 0; launch < num_launches; ++launch) {
+    for (const Buffer* result : results) {
+      GAPLESS_ASSERT_OK(stream_->fill_bytes(result->data(), kPoison, result->size_bytes()));
+    }
+    run(stream_->launch(**graph));
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      ASSERT_TRUE(bits_equal(floats(*results[i]), expected[i]))
+          << "result " << i << ", launch " << launch;
+    }
+  }
+}
+
 std::vector<float> any_rope_table(int max_context, int rotary_dim) {
   std::vector<float> table;
   for (int i = 0; i < max_context * rotary_dim / 2; ++i) {

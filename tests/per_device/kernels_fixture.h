@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <span>
@@ -86,6 +87,10 @@ class KernelsTest : public DeviceTest {
 
   // Expects the op to have been enqueued, and waits for it.
   void run(const Status& status);
+
+  // What `enqueue` enqueues gives each of `results` the same bits at once and in each of so many launches of its graph.
+  void expect_same_in_a_graph(const std::function<Status()>& enqueue,
+                              const std::vector<const Buffer*>& results, int num_launches);
 
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Stream> stream_;
